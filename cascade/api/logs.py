@@ -60,7 +60,7 @@ class LogOptions(NamedTuple):
     def path(self) -> str:
         """The path or the name of the log. Raises UsageError if it is neither, such as a table in memory."""
         if isinstance(self.log, str | PathLike):
-            return fspath(self.log)
+            return str(located(fspath(self.log)))
         kind = type(self.log).__name__
         raise UsageError(f"A log is a path, a name or an opened log, not a {kind}: save a table, as to_parquet does.")
 

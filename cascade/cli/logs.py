@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ from cascade.logs.presets import SIGNALS, ImportOptions, presets
 from cascade.logs.questions import AskedQuestion
 from cascade.money import dollars, nano_usd, usd_or_none
 from cascade.policies.signals import about_live, not_live
-from cascade.records.address import is_url
+from cascade.records.address import is_url, located
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
 from cascade.text import counted
@@ -182,16 +183,22 @@ def import_log(
         request=None if request is None else _request(request),
         memory=memory,
     )
-    dropped, rows = Dropped(), rows_of(sources[0]) if is_url(sources[0]) else None
+    dropped, stores = Dropped(), [str(place) for place in map(located, sources) if is_url(place)]
+    if stores and len(stores) < len(sources):
+        raise UsageError("A store holds cascade's own rows: import it without other files.")
+    rows = chain.from_iterable(map(rows_of, stores)) if stores else None
     with contextlib.ExitStack() as stack:
         parquet = stack.enter_context(replaced(output)) if output.suffix == ".parquet" else None
-        log = stack.enter_context(imported(sources, wanted, dropped, tell=_tell, output=parquet, rows=rows))
+        log = stack.enter_context(
+            imported(
+                sources, wanted, dropped, tell=lambda lines: notes().print("\n".join(lines)), output=parquet, rows=rows
+            )
+        )
         if parquet is None:
             write_rows(output, log.rows())
         counts = log.counts()
-    document = {"source": sources[0], "from": log.kind, "output": str(output), **counts}
-    mapped_signals = [name.rpartition(SIGNALS)[2] for name in wanted.columns if SIGNALS in name]
-    document |= {"not_live": not_live(mapped_signals)}
+    document = {"source": ", ".join(sources), "from": log.kind, "output": str(output), **counts}
+    document |= {"not_live": not_live(name.rpartition(SIGNALS)[2] for name in wanted.columns if SIGNALS in name)}
     left_out = {"rows": dict(dropped.rows), "notes": dict(dropped.notes), "first": [*dropped.first, *dropped.noted]}
     print_report(Report(*_imported(document, dropped), {**document, "dropped": left_out}), as_json=as_json)
 
@@ -203,10 +210,6 @@ def _request(given: str) -> Mapping[str, Any]:
     if not is_there(Path(given)):
         raise UsageError(f"--request takes a body in braces, as '{{temperature: 0}}', or a file; there is no {given}.")
     return read_yaml(Path(given))
-
-
-def _tell(lines: Sequence[str]) -> None:
-    notes().print("\n".join(lines))
 
 
 def _costs(amounts: Mapping[str, str]) -> dict[str, int]:

@@ -12,17 +12,21 @@ from typing import Any
 
 from cascade.errors import UsageError
 from cascade.logs.duck import name_literal, text_literal
-from cascade.logs.own import Tables, bits, converted, copy_rows, macro_of, sql_type, value_name, value_of
+from cascade.logs.own import NO_QUESTION, Tables, bits, converted, copy_rows, macro_of, sql_type, value_name, value_of
 from cascade.logs.presets import SIGNALS, ImportOptions, Preset
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
-OF_EPISODE = ("dataset", "split", "group", "segment", "user", "question", "context", "gold")
+OF_EPISODE = ("question", "gold", "group", "segment", "user", "context", "dataset", "split")
 """The columns that are equal in all rows of an episode: the first call with a value decides."""
 _TEXTS = ("call_id", "trace", "parent", "question_id", "request", "settings", "tools", "system", "reply", "finish")
-_MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment", "latency_s": "number"}
+_MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment"} | dict.fromkeys(
+    ("latency_s", "latency_ms"), "duration"
+)
 """What converts the texts of other targets than cascade's columns, and times."""
-_WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "number": NUMBER, "log_prob": "log-prob"}
+_WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "log_prob": "log-prob"} | {
+    name: name for name in (NUMBER, "duration")
+}
 """What a text is not that a macro does not convert."""
 _CREATED = "created_at in seconds"
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
@@ -120,8 +124,9 @@ def by_effort(tables: Tables, texts: str) -> str:
         return texts
     effort = f"json_extract_string(as_object({sent}), '/reasoning_effort')"
     several = (
-        f"SELECT model FROM ({texts}) WHERE contains({sent}, 'reasoning_effort') GROUP BY model, "
-        f"json_extract(as_object({sent}), '/messages') HAVING count(DISTINCT {effort}) > 1"
+        f"SELECT model FROM ({texts}) WHERE model IN (SELECT model FROM ({texts}) WHERE contains({sent}, "
+        f"'reasoning_effort')) GROUP BY model, json_extract(as_object({sent}), '/messages') "
+        f"HAVING count(DISTINCT coalesce({effort}, '')) > 1"
     )
     models = ", ".join(text_literal(model) for (model,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({several})"))
     named = f"CASE WHEN model IN ({models}) THEN concat_ws('@', model, {effort}) ELSE model END AS model"
@@ -335,7 +340,7 @@ def place_calls(tables: Tables, preset: Preset, options: ImportOptions, models: 
         f"first, arg_min(asked, turn) AS asked, {heads} FROM keyed JOIN calls USING (n) GROUP BY episode)"
     )
     firsts = "(SELECT n, file, row FROM keyed JOIN episodes ON first = n WHERE question IS NULL)"
-    tables.count(_NO_QUESTION, firsts, note=True)
+    tables.count(text_literal(NO_QUESTION), firsts, note=True)
     columns = {name: f"episodes.{name}" for name in _QUOTED} | {"episode_id": "keyed.episode", "n": "place"}
     columns |= {name: f"keyed.{name}" for name in ("step", "candidate", "source", "horizon")}
     changed = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
@@ -348,7 +353,6 @@ def place_calls(tables: Tables, preset: Preset, options: ImportOptions, models: 
 
 _QUOTED = tuple([name_literal(name) for name in OF_EPISODE])
 _TABLE_OF = {'"group"': "keyed"}
-_NO_QUESTION = "'question is null'"
 _AGAIN = "'a model answers a question again, without an episode_id: read as another run'"
 
 
@@ -388,7 +392,7 @@ def _place_flat(tables: Tables, episode: str, dataset: str | None, models: Seque
         tables.count(_AGAIN, "parted", "run > 1", note=True)
         query = "SELECT * EXCLUDE (run) FROM parted"
     firsts = "(SELECT file, row, min(n) AS n FROM calls WHERE question IS NULL GROUP BY ALL)"
-    tables.count(_NO_QUESTION, firsts, note=True)
+    tables.count(text_literal(NO_QUESTION), firsts, note=True)
     changed = f"n - n % {size} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate, model AS source, "
     changed += f"{size} AS horizon, coalesce(dataset, {text_literal(dataset)}) AS dataset, "
     changed += 'coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'

@@ -385,6 +385,4 @@ def _spelled(token: Mapping[str, Any]) -> str:
 
 def _logprob(token: Mapping[str, Any]) -> float | None:
     value = token.get("logprob")
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return float(value) if value <= 0 else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0 else None

@@ -36,7 +36,8 @@ _FALSE = (
 # `decimal_point`: a number's text with a point for a decimal comma. `amount`: it, and without separators of thousands,
 # where the text shows what its comma is: 1,234 may be either. `whole`: a count; commas may separate its thousands.
 # `nano`: USD as nano-USD, half to even. `seconds`: a time since 1970, as ISO 8601 (UTC if it does not say), as
-# [seconds, nanoseconds], or as a number whose size tells its unit. `truth`: t and f are those of Postgres;
+# [seconds, nanoseconds], or as a number whose size tells its unit, if it is from 2000 on: a spreadsheet's days are
+# smaller. `duration`: a number of at least 0. `truth`: t and f are those of Postgres;
 # up and down of thumbs, wahr and the like of spreadsheets in other languages.
 _MACROS = rf"""
 CREATE MACRO plain_number(t) AS CASE WHEN regexp_full_match(t, '[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?') THEN t END;
@@ -65,8 +66,9 @@ CREATE MACRO nano(t) AS coalesce(CASE WHEN regexp_full_match(t, '\d{{1,3}}(\.\d{
 CREATE MACRO spelled(t) AS lower(trim(regexp_replace(t, '^\[([^,]*)\]$', '\1'), ' "'));
 CREATE MACRO truth(t) AS CASE WHEN t IN ('1', '0', 't', 'f') THEN t IN ('1', 't') WHEN spelled(t) IN ({_TRUE}) THEN true
   WHEN spelled(t) IN ({_FALSE}) THEN false END;
-CREATE MACRO since(d) AS list_transform([d], lambda x: CASE WHEN x < 1e11 THEN x WHEN x < 1e14 THEN x / 1e3
-  WHEN x < 1e17 THEN x / 1e6 ELSE x / 1e9 END)[1];
+CREATE MACRO duration(t) AS list_filter([number(t)], lambda x: x >= 0)[1];
+CREATE MACRO since(d) AS list_transform([d], lambda x: CASE WHEN x < 946684800 THEN NULL WHEN x < 1e11 THEN x
+  WHEN x < 1e14 THEN x / 1e3 WHEN x < 1e17 THEN x / 1e6 ELSE x / 1e9 END)[1];
 CREATE MACRO until_9999(s) AS list_filter([s], lambda x: x < 253402300800)[1];
 CREATE MACRO seconds(t) AS until_9999(CASE
   WHEN regexp_full_match(t, '\d+(\.\d+)?') THEN since(number(t))

@@ -7,6 +7,7 @@ its location, and reading goes on (F54 to F57). It is an error only if no row at
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,6 @@ from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 __all__ = ["Dropped", "is_there", "opened_log", "read_rows", "replaced", "write_rows"]
 
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
-_KNOWN = frozenset(COLUMNS)
 
 
 def is_there(path: Path) -> bool:
@@ -55,7 +55,12 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     with replaced(path) as new:
         if path.suffix == ".parquet":
             return write_parquet(new, _whole_rows(rows))
-        return _write_lines(new, _whole_rows(rows), packed=path.suffix == ".gz")
+        # No name and no time in the packed file's head: the same rows give the same bytes.
+        with (
+            new.open("wb") as plain,
+            gzip.GzipFile("", "wb", fileobj=plain, mtime=0) if path.suffix == ".gz" else plain as file,
+        ):
+            return write_lines(file, _whole_rows(rows))
 
 
 @contextlib.contextmanager
@@ -94,18 +99,10 @@ def _whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield rows with every column in its place; refuse columns that would be lost."""
     blank = dict.fromkeys(COLUMNS)
     for number, row in enumerate(rows, 1):
-        unknown = row.keys() - _KNOWN
+        unknown = row.keys() - blank.keys()
         if unknown:
             raise UsageError(f"Row {number} has columns that no log has: {', '.join(sorted(map(str, unknown)))}.")
         yield {**blank, **row, "schema_version": SCHEMA_VERSION}
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]], *, packed: bool) -> int:
-    import gzip
-
-    # No name and no time in the packed file's head: the same rows give the same bytes.
-    with path.open("wb") as plain, gzip.GzipFile("", "wb", fileobj=plain, mtime=0) if packed else plain as file:
-        return write_lines(file, rows)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ ROWS_A_GROUP = 16_384
 """Rows of a row group of a Parquet file."""
 _UNKNOWN_AT_MOST = 50
 _PLACES = 3
-_NO_QUESTION = "question is null"
+NO_QUESTION = "question is null"
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ def _rows_in(tables: Tables, source: Source) -> str:
         for name, kind in kinds.items()
         if name in new and name != "schema_version" and not (kind == sql_type(name) and KINDS[name] in {TEXT, TRUTH})
     }
-    faults[_NO_QUESTION] = f"{new['question']} IS NULL"
+    faults[NO_QUESTION] = f"{new['question']} IS NULL"
     version = "schema_version" if "schema_version" in kinds else "NULL"
     status = (
         f"CASE WHEN bad IS NOT NULL THEN bad WHEN {version} IS NOT NULL AND {new['schema_version']} IS NULL THEN "
@@ -256,7 +256,7 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     dropped = Dropped()
     with opened([path.absolute()]) as duck:
         query = own_rows(spooled(duck, rows, dropped))
-        if dropped.count or dropped.notes.keys() - {_NO_QUESTION}:
+        if dropped.count or dropped.notes.keys() - {NO_QUESTION}:
             raise UsageError(f"The rows cannot be written: {dropped.describe()}.")
         return copy_rows(duck, f"SELECT {', '.join(map(name_literal, COLUMNS))} FROM ({query}) ORDER BY n", path)
 

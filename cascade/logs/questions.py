@@ -88,7 +88,7 @@ def read_questions(
     for location, fields in _renamed(path, list(records(path, unread)), mapped or {}):
         try:
             question = _chat_question(fields) if fields.keys() & {"body", "messages"} else _question(fields)
-        except (OddQuestionError, UsageError) as problem:
+        except UsageError as problem:
             problems.append(f"{location}: {problem}")
             continue
         own_id = _own_id(fields)
@@ -177,20 +177,16 @@ def _question(fields: Mapping[str, Any]) -> AskedQuestion:
     return _of(fields, question, gold, "label" if choices else None)
 
 
-class OddQuestionError(ValueError):
-    """A field of a question is invalid; the message says which and why."""
-
-
 def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None and fields[name] != ""), None)
 
 
 def _text(fields: Mapping[str, Any]) -> str:
     if "question" not in fields:
-        raise OddQuestionError(f"it has no field question{did_you_mean('question', fields)}")
+        raise UsageError(f"it has no field question{did_you_mean('question', fields)}")
     question = text(fields["question"])
     if question is None or not question.strip():
-        raise OddQuestionError("the question is empty")
+        raise UsageError("the question is empty")
     return question.strip()
 
 
@@ -199,7 +195,7 @@ def _context(context: Any) -> str | None:
     if context is None or isinstance(context, str):
         return context or None
     if not isinstance(context, list) or not all(isinstance(paragraph, str) for paragraph in context):
-        raise OddQuestionError("the context is neither a text nor a list of texts")
+        raise UsageError("the context is neither a text nor a list of texts")
     return "\n\n".join(map(str.strip, context)) or None
 
 
@@ -210,9 +206,9 @@ def _choices(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the choices: a list of texts, or its JSON in the cell of a table."""
     choices = [] if fields.get("choices") is None else loaded(fields["choices"])
     if not isinstance(choices, list) or any(text(choice) is None for choice in choices):
-        raise OddQuestionError("the choices are not a list of texts")
+        raise UsageError("the choices are not a list of texts")
     if len(choices) == 1 or len(choices) > len(LETTERS):
-        raise OddQuestionError(f"there are {len(choices)} choices; from 2 to {len(LETTERS)} can be asked")
+        raise UsageError(f"there are {len(choices)} choices; from 2 to {len(LETTERS)} can be asked")
     return tuple([str(choice).strip() for choice in choices])
 
 
@@ -221,7 +217,7 @@ def _gold(gold: Any, choices: Sequence[str]) -> tuple[str, ...]:
     listed = texts_in(gold) if isinstance(gold, str) else gold if isinstance(gold, list) else [gold]
     answers = [answer for answer in listed if answer is not None and answer != ""]
     if any(text(answer) is None for answer in answers):
-        raise OddQuestionError("an answer is not a text")
+        raise UsageError("an answer is not a text")
     if not choices:
         return tuple(dict.fromkeys(str(answer).strip() for answer in answers))
     indices = [_choice_index(answer, choices) for answer in answers]
@@ -238,4 +234,4 @@ def _choice_index(answer: Any, choices: Sequence[str]) -> int:
         return choices.index(spelled)
     if spelled.isdecimal() and int(spelled) < len(choices):
         return int(spelled)
-    raise OddQuestionError(f"the answer {spelled[:60]!r} is not among the {len(choices)} choices")
+    raise UsageError(f"the answer {spelled[:60]!r} is not among the {len(choices)} choices")

@@ -38,9 +38,7 @@ class OddValueError(ValueError):
 
 
 def _text(_name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, str | int) and not isinstance(value, bool):
         return str(value)  # ids are often numbers
     raise OddValueError
 
@@ -64,8 +62,6 @@ def _number(_name: str, value: Any) -> float:
 
 
 def _truth(_name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
     if isinstance(value, int | float) and value in {0, 1}:
         return bool(value)  # data frames and evaluation harnesses write 1 and 0.0
     raise OddValueError

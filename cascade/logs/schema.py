@@ -387,8 +387,7 @@ def is_hashed(text: str) -> bool:
     return text.startswith("sha256:") and _HASHED.fullmatch(text) is not None
 
 
-_PLACES_PER_REASON = 3
-_PLACES_SAID = 3
+_PLACES = 3
 
 
 @dataclass(slots=True)
@@ -414,13 +413,13 @@ class Dropped:
 
     def drop(self, reason: str, location: str, count: int = 1) -> None:
         """Count rows that are left out."""
-        if self.rows[reason] < _PLACES_PER_REASON:
+        if self.rows[reason] < _PLACES:
             self.first.append(f"{location}: {reason}")
         self.rows[reason] += count
 
     def note(self, reason: str, location: str, count: int = 1) -> None:
         """Count an oddity of rows that are kept."""
-        if self.notes[reason] < _PLACES_PER_REASON:
+        if self.notes[reason] < _PLACES:
             self.noted.append(f"{location}: {reason}")
         self.notes[reason] += count
 
@@ -441,8 +440,8 @@ class Dropped:
             return ""
         places, reasons = [*self.first, *self.noted], [*self.rows, *self.notes]
         of_reason = [[place for place in places if place.endswith(f": {reason}")] for reason in reasons]
-        listed = dict.fromkeys(place for at in range(_PLACES_SAID) for own in of_reason for place in own[at : at + 1])
-        return f"{'; '.join(clauses)}. First: {'; '.join([*listed][:_PLACES_SAID])}"
+        listed = dict.fromkeys(place for at in range(_PLACES) for own in of_reason for place in own[at : at + 1])
+        return f"{'; '.join(clauses)}. First: {'; '.join([*listed][:_PLACES])}"
 
 
 def _counted(counts: Counter[str]) -> str:

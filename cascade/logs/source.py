@@ -44,7 +44,7 @@ WHOLE_RECORD = "$"
 _REJECTED = {
     "MISSING COLUMNS": "fewer cells than the first line",
     "TOO MANY COLUMNS": "more cells than the first line",
-    "UNQUOTED VALUE": "a quotation mark that is not closed",
+    "UNQUOTED VALUE": "a line after a quotation mark that is not closed, or with it",
 }
 
 
@@ -500,13 +500,15 @@ def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
 
 
 def note_rejects(duck: Duck, source: Source, dropped: Dropped) -> None:
-    """Count the lines of a table that duckdb rejected, by reason."""
-    for kind, line in duck.rows(
-        "SELECT any_value(error_type)::VARCHAR, line FROM reject_errors JOIN reject_scans USING (scan_id, file_id) "
+    """Count the lines of a table that duckdb rejected, by reason; a mark that is not closed takes all after it."""
+    for kind, line, count in duck.rows(
+        "SELECT any_value(error_type)::VARCHAR, line, CASE any_value(error_type) WHEN 'UNQUOTED VALUE' THEN "
+        "len(string_split(trim(any_value(csv_line), chr(10)), chr(10))) ELSE 1 END FROM reject_errors JOIN "
+        "reject_scans USING (scan_id, file_id) "
         f"WHERE trim(csv_line, E' \\r\\n') <> '' AND contains({text_literal(source.relation)}, file_path) "
         "GROUP BY line ORDER BY line"
     ):
-        dropped.drop(f"no row of the table: {_REJECTED.get(kind, kind.lower())}", f"{source.path.name}:{line}")
+        dropped.drop(f"no row of the table: {_REJECTED.get(kind, kind.lower())}", f"{source.path.name}:{line}", count)
 
 
 def _parquet(duck: Duck, path: Path, number: int) -> Source:

@@ -7,27 +7,15 @@ No other name is guessed: what is missing, or could mean two things, is asked fo
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from cascade.logs.calls import OF_EPISODE
 from cascade.logs.presets import ANY_END, ENDS, LOGPROB, OF_CENTS, SIGNALS, Mapped
 
-OF_QUESTION = {
-    name: name
-    for name in (
-        "question",
-        "gold",
-        "episode_id",
-        "group",
-        "segment",
-        "user",
-        "context",
-        "dataset",
-        "split",
-        "created_at",
-    )
-} | {"id": "episode_id"}
+OF_QUESTION = {name: name for name in (*OF_EPISODE, "episode_id", "created_at")} | {"id": "episode_id"}
 """The columns about the question, and what each is read as."""
 _COLUMN = re.compile(rf"(?P<model>.+?)[_.](?P<what>{ANY_END})")
 _IN_WORDS = {
@@ -141,20 +129,19 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     fields, of_model = (OF_QUESTION, "") if model is None else (ENDS, f"{model}.")
     usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
     if usual is not None:
-        return f" ({in_words(usual)}? --map {of_model}{usual}={name})"
+        return f" ({in_words(usual)}? {_to_paste(of_model + usual, name)})"
     if OF_CENTS.search(name):
         return f" (hundredths? divide by 100, as {of_model}cost_usd)"
     near = get_close_matches(end, fields, n=1, cutoff=0.8)
     if near:
         return f"; did you mean {name.removesuffix(end)}{near[0]}?"
-    return "" if model is None else f" (a signal? --map {model}.signals.{end}={name})"
+    return "" if model is None else f" (a signal? {_to_paste(f'{model}.signals.{end}', name)})"
 
 
 def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return the lines that a table of calls lacks, each ready to paste with the field that it may mean."""
-    lacking = [] if columns.keys() & {"question", "episode_id", "question_id"} else ["question"]
-    lacking += [] if columns.keys() & {"answer", "text", "correct"} else ["answer"]
-    lacking += [] if columns.keys() & {"model", "source", "step"} else ["model"]
+    needed = {"question": {"episode_id", "question_id"}, "answer": {"text", "correct"}, "model": {"source", "step"}}
+    lacking = [name for name, others in needed.items() if not columns.keys() & {name, *others}]
     if not lacking:
         return []
     results = [line for field, line in _RESULTS.items() if field in names]
@@ -163,7 +150,11 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     useful = [*lacking, *(name for name in ("correct", "cost_usd") if name not in columns)]
     lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
     lines["question"] = (lines.get("question") or "").removesuffix(".messages") or None  # a whole request has its tools
-    return [f"--map {name}={path or 'FIELD'}" for name, path in lines.items() if path or name in lacking]
+    return [_to_paste(name, path or "FIELD") for name, path in lines.items() if path or name in lacking]
+
+
+def _to_paste(column: str, field: str) -> str:
+    return f"--map {shlex.quote(f'{column}={field}')}"
 
 
 def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
@@ -173,5 +164,6 @@ def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
         for end, name in zip(ends, names, strict=True)
         if name not in used and ("." not in name or ends.count(end) == 1)  # else it is of a model each
     }
-    near = get_close_matches(column, last, n=1, cutoff=0.7)  # score is no correct
-    return next((last[usual] for usual in (column, *_USUAL.get(column, ()), *near) if usual in last), None)
+    near = get_close_matches(column, last, n=2, cutoff=0.7)  # score is no correct, and two may be of a model each
+    names = (column, *_USUAL.get(column, ()), *(near if len(near) == 1 else ()))
+    return next((last[usual] for usual in names if usual in last), None)

@@ -16,6 +16,7 @@ FOLDER = ".cascade"
 """The folder of a project's own store; its .gitignore keeps it out of version control."""
 _FORMS = "A store is sqlite:///FILE (four slashes for an absolute path) or postgresql://USER@HOST/DATABASE"
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+_SQLITE = b"SQLite format 3\0"
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 """The files that SQLite puts beside the file."""
 FULL = "the disk is full, so nothing was written. Free some space, or name a store elsewhere: traces: sqlite:///FILE"
@@ -45,7 +46,9 @@ def is_url(path: Path | str) -> bool:
 
 
 def located(store: Path | str) -> Path | str:
-    """Return a store's URL as it is, and anything else as a path."""
+    """Return a store's URL as it is, that of a file of SQLite, and anything else as a path."""
+    with suppress(OSError), Path(store).open("rb") as file:  # no file, or a URL
+        return f"sqlite:///{Path(store).resolve()}" if file.read(len(_SQLITE)) == _SQLITE else Path(store)
     return str(store) if is_url(store) else Path(store)
 
 

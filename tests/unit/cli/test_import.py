@@ -65,16 +65,14 @@ def test_our_own_log_changes_its_form(cli, tmp_path):
         (("nothing.jsonl", "-o", "x.jsonl"), "nothing.jsonl"),
         (("odd.jsonl", "-o", "x.jsonl"), "--map question=FIELD"),
         (("odd.jsonl", "-o", "x.jsonl", "--from", "tabel"), "did you mean table?"),
-        (
-            ("odd.jsonl", "-o", "x.jsonl", "--map", "question"),
-            "--map takes COLUMN=FIELD, as answer=reply; not question.",
-        ),
+        (("odd.jsonl", "-o", "x.jsonl", "--map", "question"), "not question."),
         (("odd.jsonl", "-o", "x.jsonl", "--rename", "=b"), "not =b."),
         (("odd.jsonl", "-o", "x.jsonl", "--rename", "a=b", "--rename", "a=c"), "a=b, a=c"),
         (("odd.jsonl", "-o", "x.jsonl", *MAPPED, "--map", "gold=promt"), "did you mean prompt?"),
         (("odd.jsonl", "-o", "odd.jsonl", "--map", "question=prompt"), "--output is the file that is read"),
         (("odd.jsonl", "-o", "x.csv", *MAPPED), "must end in one of"),
         (("failed.jsonl", "-o", "x.jsonl"), "Nothing in failed.jsonl can be imported."),
+        (("sqlite:///s.db", "odd.jsonl", "-o", "x.jsonl"), "without other files"),
         (("head.csv", "-o", "x.jsonl"), "Nothing in head.csv can be imported."),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from stores import row
 
+from cascade.api.logs import open_log
 from cascade.episodes.opening import rows_of
 from cascade.logs.files import read_rows
 from cascade.logs.schema import hashed
@@ -44,6 +45,15 @@ def test_a_store_is_exported_by_import(cli, tmp_path, filled, name):
     with Store(filled, read_only=True) as store:
         assert list(read_rows(tmp_path / name)) == list(store.read()) == list(rows_of(filled))
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_files_of_stores_are_imported_as_stores_are(cli, tmp_path):
+    for n in (1, 2):
+        with Store(f"sqlite:///{tmp_path / f'{n}.db'}") as store:
+            store.append([row(n)])
+    document = cli("import", "1.db", f"sqlite:///{tmp_path / '2.db'}", "-o", "log.jsonl", "--json").document
+    assert (document["episodes"], [name in document["source"] for name in ("1.db", "2.db")]) == (2, [True, True])
+    assert open_log(tmp_path / "1.db").reads[0].log.n == 1
 
 
 # --- purge ---

@@ -199,7 +199,7 @@ VALUES: list[tuple[str, Any, list[str]]] = [
     ("seconds", THEN, ["2026-11-21T10:00:00Z", "2026-11-21T12:00:00+02:00", "2026-11-21 10:00:00"]),
     ("seconds", THEN, [f"1795255200{zeros}" for zeros in ("", "0" * 3, "0" * 6, "0" * 9)]),
     ("seconds", THEN + 0.5, ["[1795255200, 500000000]"]),  # JavaScript's spans (L14)
-    ("seconds", None, ["yesterday", "12345678901234567890123"]),
+    ("seconds", None, ["yesterday", "12345678901234567890123", "46347.5"]),
     ("texts", '["a", "b"]', ['["a", "b"]']),
     ("texts", '["[4, 1]"]', ["[4, 1]"]),
     ("texts", '["say \\"x\\""]', ['say "x"']),
