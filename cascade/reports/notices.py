@@ -19,6 +19,7 @@ from cascade.types import LAST_ONLY
 GUIDE = "the guide"
 _OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})
 """Signals of a call that reads other calls, or of one of several calls to the same model."""
+_LEAST_JUDGED = 20
 _OF_ROUNDS = frozenset({"base", "guide"})
 """The roles of the models in rounds of base and guide."""
 
@@ -63,12 +64,19 @@ def _about_calls(read: Read) -> Iterator[str]:
     """Yield a note on each missing call that has later ones, and one where the log does not say what calls read."""
     log, facts = read.log, read.facts
     later = np.logical_or.accumulate(log.bought[:, ::-1], axis=1)[:, ::-1]
-    for node, missing in zip(log.nodes, np.count_nonzero(later & ~log.bought, axis=0).tolist(), strict=True):
+    lacking = np.count_nonzero(later & ~log.bought, axis=0).tolist()
+    same = "right" if facts.truth is None else f"the same as that of {facts.truth.reference}"
+    for node, missing, right in zip(log.nodes, lacking, log.right.T, strict=True):
         if missing:
             yield (
                 f"{missing:,} of {log.n:,} questions have no logged call of {node.name}: if a policy asks {node.name} "
                 "on such a question, the question counts against the promise. Log every model's answer, or leave these "
                 "questions out"
+            )
+        if np.count_nonzero(~np.isnan(right)) >= _LEAST_JUDGED and not np.nansum(right):
+            yield (
+                f"no answer of {node.name} is {same}, and then a promise may say nothing: see that the answers hold "
+                "what was said alone, and that the labels, or --matcher, fit them"
             )
     callers = [caller for caller in facts.callers if caller is not None]
     if facts.parents is not None or len(facts.sources) > 1 or any(caller.role in _OF_ROUNDS for caller in callers):

@@ -91,6 +91,12 @@ def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli, written):
     assert found["bound"] <= fit["cost_share"]["mean"]
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_model_that_is_never_right_is_noticed(cli, written, right):
+    rows = [{**made, "correct": made["correct"] and right} for made in ladder_rows(30)]
+    assert cli("prove", written(rows), *QUICK).err.count("o answer of ") == (0 if right else 2)
+
+
 def test_five_lines_and_the_rest_on_request(cli, written):
     log = written(ladder_rows(300))
     short, long = (cli("prove", log, *QUICK, *more).out.splitlines() for more in ((), ("--details",)))
