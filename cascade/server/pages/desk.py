@@ -114,8 +114,8 @@ def _refuse_unaudited(url: str) -> None:
         audited = 0
     if not audited:
         raise UsageError(
-            "No request has been audited yet, and people judge the differences that audits find. To draw audits, "
-            "give the configuration a section modes, or audits: {probability: 0.1}."
+            "No request has been audited or observed yet, and people judge the differences that this finds. It needs a "
+            "section modes in the configuration, or audits: {probability: 0.1}."
         )
 
 
