@@ -61,7 +61,7 @@ def json_of(file: Path) -> Any:
     data = content(file)
     try:
         return json.loads(
-            data.decode("utf-8"), object_pairs_hook=without_repeats, parse_constant=_no_constant, parse_float=_finite
+            data.decode("utf-8"), object_pairs_hook=without_repeats, parse_constant=_finite, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
         raise ConfigError([f"it is not JSON as cascade writes it: {error}"], str(file)) from None
@@ -85,15 +85,10 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return names
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _finite(digits: str) -> float:
-    """Return a number; refuse one such as 1e999, which would become infinite."""
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"{digits} is too large for a float")
+    """Return a number; refuse NaN, which JSON has not, and one such as 1e999, which would become infinite."""
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"{digits} is no finite number")
     return number
 
 

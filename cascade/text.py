@@ -15,6 +15,14 @@ encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=
 """Writes a JSON value in canonical form: sorted keys, no blanks."""
 
 
+def decoded(text: str | bytes | None) -> Any:
+    """Return the value of a JSON text, with null for a number that is not finite; None if it is not JSON."""
+    try:
+        return json.loads(text or "", parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+
+
 def data_object(fields: Mapping[str, Any]) -> str:
     """Return foreign JSON values as a JSON object in their order, without marks of chat templates.
 

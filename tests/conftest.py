@@ -39,51 +39,48 @@ class NetworkBlockedError(AssertionError):
     """A test tried to leave the machine."""
 
 
+@pytest.fixture(scope="session")
+def session_patch() -> Iterator[pytest.MonkeyPatch]:
+    """Patch for all tests of a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _no_network() -> Iterator[None]:
+def _no_network(session_patch: pytest.MonkeyPatch) -> None:
     """Refuse every address but loopback, by number and by name."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(socket.socket, "connect", lambda self, address: _connect(self, _checked(address)))
-    patch.setattr(socket.socket, "connect_ex", lambda self, address: _connect_ex(self, _checked(address)))
-    patch.setattr(socket, "getaddrinfo", _resolve)
-    yield
-    patch.undo()
+    session_patch.setattr(socket.socket, "connect", lambda self, address: _connect(self, _checked(address)))
+    session_patch.setattr(socket.socket, "connect_ex", lambda self, address: _connect_ex(self, _checked(address)))
+    session_patch.setattr(socket, "getaddrinfo", _resolve)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _clean_environment() -> Iterator[None]:
+def _clean_environment(session_patch: pytest.MonkeyPatch) -> None:
     """Take every key and every setting of the person who runs the tests out of the environment."""
-    patch = pytest.MonkeyPatch()
     for name in [name for name in os.environ if _FOREIGN_SETTINGS.match(name)]:
-        patch.delenv(name)
-    patch.setenv("CASCADE_TRACES", "off")  # no test writes to the trace store of the person who runs it
-    yield
-    patch.undo()
+        session_patch.delenv(name)
+    session_patch.setenv("CASCADE_TRACES", "off")  # no test writes to the trace store of the person who runs it
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _a_busy_machine_cuts_no_transaction_off() -> Iterator[None]:
+def _a_busy_machine_cuts_no_transaction_off(session_patch: pytest.MonkeyPatch) -> None:
     """Give transactions a minute: on a busy machine one that is well takes more than the 1 s of a service."""
     from cascade.records import link
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link, "LIMIT_S", 60.0)
-        yield
+    session_patch.setattr(link, "LIMIT_S", 60.0)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
+def _no_waiting_for_the_disk(session_patch: pytest.MonkeyPatch) -> None:
     """Leave what is written to the operating system: tests kill processes, they do not cut the power."""
     from cascade.episodes import journal
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
-        patch.setattr(journal, "SYNCHRONOUS", "OFF")
-        yield
+    session_patch.setattr(os, "fsync", lambda handle: None)
+    session_patch.setattr(journal, "SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _shipped_logs_are_decoded_once() -> Iterator[None]:
+def _shipped_logs_are_decoded_once(session_patch: pytest.MonkeyPatch) -> None:
     """Keep the rows of the shipped logs: decoding them is most of what the sixty tests that read one would do."""
     from cascade.episodes import opening
 
@@ -96,25 +93,21 @@ def _shipped_logs_are_decoded_once() -> Iterator[None]:
             kept[given] = tuple(read(given, None))
         return map(dict, kept[given])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "rows_of", rows)
-        yield
+    session_patch.setattr(opening, "rows_of", rows)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _installed_packages_are_looked_through_once() -> Iterator[None]:
+def _installed_packages_are_looked_through_once(session_patch: pytest.MonkeyPatch) -> None:
     """Keep which plug-ins packages bring, as long as the path stays: a command looks several times, 10 ms each."""
     from cascade import registry
 
     found = registry.entry_points
     look = functools.cache(lambda group, _path: tuple(found(group=group)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "entry_points", lambda group: look(group, tuple(sys.path)))
-        yield
+    session_patch.setattr(registry, "entry_points", lambda group: look(group, tuple(sys.path)))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _a_retry_comes_at_once() -> Iterator[None]:
+def _a_retry_comes_at_once(session_patch: pytest.MonkeyPatch) -> None:
     """Wait a hundredth of the time before a retry, unless a server named the time: calls of tests fail on purpose."""
     from cascade.resilience.health import RetryPolicy
 
@@ -124,9 +117,7 @@ def _a_retry_comes_at_once() -> Iterator[None]:
     def shorter(policy: RetryPolicy, retries_done: int) -> float:
         return backoff(policy, retries_done) / 100
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RetryPolicy, "_backoff_s", shorter)
-        yield
+    session_patch.setattr(RetryPolicy, "_backoff_s", shorter)
 
 
 @pytest.fixture(autouse=True)

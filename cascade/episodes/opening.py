@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from importlib import resources
 from os import PathLike
 from pathlib import Path
@@ -24,6 +25,9 @@ DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
 _FILES = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_ladder.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
+
+_SMALL_BYTES = {".jsonl": 1 << 21, ".csv": 1 << 20, ".parquet": 1 << 18}
+"""Up to these sizes the rows of a file are kept in memory."""
 
 _WHOLE_BY = ("dataset", "split", "group", "segment", "user", "question", "episode_id")
 """Columns by which whole episodes are chosen."""
@@ -60,13 +64,18 @@ def open_log(
     check_there(log)
     counts = Dropped() if dropped is None else dropped
     counting = iter([counts])  # what is left out is counted the first time that the log is read
+    small = _is_small(log)
+
+    @cache
+    def listed() -> tuple[Row, ...]:
+        return tuple(rows_of(log, where, next(counting, None), models))
 
     def rows() -> Iterator[Row]:
-        return rows_of(log, where, next(counting, None), models)
+        return map(dict, listed()) if small else rows_of(log, where, next(counting, None), models)
 
     def columns() -> Calls | Iterable[Row]:
-        """Read the columns of a file without its texts; the rows of anything else."""
-        if models or is_url(log):
+        """Read the columns of a large file without its texts; the rows of anything else."""
+        if small or models or is_url(log):
             return rows()
         with _file(log) as path, opened_log(path, next(counting, None), where) as opened:
             return opened.columns()
@@ -93,6 +102,12 @@ def rows_of(
         return
     with _file(log) as path, opened_log(path, dropped, where, models) as opened:
         yield from opened.rows()
+
+
+def _is_small(log: str) -> bool:
+    """Whether a log is a file with so few rows that they are read once: duckdb takes a tenth of a second to begin."""
+    with _file(log) as path:
+        return path.is_file() and path.stat().st_size <= _SMALL_BYTES.get(path.suffix, 0)
 
 
 @contextmanager

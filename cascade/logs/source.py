@@ -26,6 +26,7 @@ from cascade.logs.lines import MAX_LINE_BYTES, first_bytes, is_table, numbered_l
 from cascade.logs.presets import ALSO, SIGNALS
 from cascade.logs.rowcheck import KINDS, NUMBER, WHOLE
 from cascade.logs.schema import COLUMNS, Dropped
+from cascade.text import decoded
 
 _SAMPLE = 10_000
 """Records in which the names of fields are looked for."""
@@ -369,24 +370,17 @@ def has_lines(path: Path) -> bool:
     for at, line in enumerate(islice(filled, _PEEKED_LINES)):
         if at == 0 and line.lstrip().startswith(b"["):
             return False
-        if isinstance(record := _loaded(line), dict):
+        if isinstance(record := decoded(line), dict):
             _refuse_columns(record, path)
             return at == 0 or not _is_document(path)
     return path.name.endswith((".jsonl", ".jsonl.gz"))
-
-
-def _loaded(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _is_document(path: Path) -> bool:
     """Whether the file is one document although lines of it are objects: an export with a record on each line."""
     with opened(path) as file:
         text = file.read(_DOCUMENT_BYTES + 1)
-    return len(text) <= _DOCUMENT_BYTES and isinstance(_loaded(text), dict | list)
+    return len(text) <= _DOCUMENT_BYTES and isinstance(decoded(text), dict | list)
 
 
 def documents(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
@@ -436,7 +430,7 @@ def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]
     try:
         with zipfile.ZipFile(path) as packed:
             names = packed.namelist()
-            header = _loaded(packed.read("header.json")) if "header.json" in names else None
+            header = decoded(packed.read("header.json")) if "header.json" in names else None
             task = header.get("eval") if isinstance(header, dict) else None
             about = {name: task.get(name) for name in ("task", "model")} if isinstance(task, dict) else {}
             for name in names:
@@ -444,7 +438,7 @@ def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]
                     if packed.getinfo(name).file_size > MAX_LINE_BYTES:
                         dropped.drop(f"a sample of more than {MAX_LINE_BYTES >> 20} MiB", f"{path.name}: {name}")
                         continue
-                    sample = _loaded(packed.read(name))
+                    sample = decoded(packed.read(name))
                     if isinstance(sample, dict):
                         yield {**sample, "eval": about}
                     else:

@@ -18,6 +18,7 @@ from cascade.logs import schema
 from cascade.logs.rowcheck import AS_JSON, CHECKS, KINDS, OddValueError, instant, storable
 from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION, hashed
 from cascade.safety import holds_key, redact
+from cascade.text import decoded
 from cascade.types import Answer
 
 Content = Literal["full", "hash", "none"]
@@ -95,22 +96,14 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {name: record[name] for name in COLUMNS}
     for name, kind in KINDS.items():
         if kind in AS_JSON and row[name] is not None:
-            row[name] = _loaded(row[name])
+            row[name] = decoded(row[name])
     row["schema_version"] = SCHEMA_VERSION
     return row
 
 
-def _loaded(text: str) -> Any:
-    """Return the value of a JSON column; null if it was changed by hand and is not valid."""
-    try:
-        return json.loads(text, parse_constant=lambda _name: None)
-    except (ValueError, RecursionError):
-        return None
-
-
 def without_content(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns with texts of users and models, emptied."""
-    signals = _loaded(record["signals"]) if record["signals"] else None
+    signals = decoded(record["signals"]) if record["signals"] else None
     if isinstance(signals, dict) and isinstance(signals.get("replay"), dict):
         signals["replay"]["tokens"] = None
     return {**dict.fromkeys(CONTENT_COLUMNS), "signals": None if signals is None else _encode(signals)}

@@ -18,6 +18,7 @@ from cascade.identity import hash_of, identity
 from cascade.logs.columns import Row
 from cascade.logs.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
 from cascade.matching import Matcher, get_matcher
+from cascade.text import decoded
 
 EpisodeKey: TypeAlias = tuple[str, str]
 """A data set and an episode of it."""
@@ -193,7 +194,7 @@ def _check_text(row: Row) -> None:
 
 def request_lines(pair: Pair) -> Iterator[str]:
     """Yield the lines of a request: a chat request message by message with its tools, or question and context."""
-    body = _json(pair.context) if pair.is_chat else None
+    body = decoded(pair.context) if pair.is_chat else None
     if not isinstance(body, Mapping):
         yield from pair.text.split("\n")
         yield from [] if pair.context is None else ["[context]", *pair.context.split("\n")]
@@ -208,7 +209,7 @@ def request_lines(pair: Pair) -> Iterator[str]:
 
 def output_lines(output: Output) -> Iterator[str]:
     """Yield the lines of an output: a message's text and calls, JSON over several lines, any other text as it is."""
-    message = _json(output.message)
+    message = decoded(output.message)
     return _message(message) if isinstance(message, Mapping) else _value(output.text)
 
 
@@ -231,14 +232,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[str]:
 
 def _value(value: Any) -> Iterator[str]:
     """Yield a text, or a value as JSON over several lines; so is a text that holds an object or a list."""
-    parsed = _json(value) if isinstance(value, str) and value.lstrip()[:1] in {"{", "["} else None
+    parsed = decoded(value) if isinstance(value, str) and value.lstrip()[:1] in {"{", "["} else None
     shown = value if parsed is None else parsed
     text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, indent=2, sort_keys=True)
     yield from text.split("\n")
-
-
-def _json(text: str | None) -> Any:
-    try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError):
-        return None

@@ -270,17 +270,6 @@ def read_mutated(folder: Path, seed: int) -> None:
                 assert [row[name] for row in read] == oracle[name]
 
 
-def test_mutated_logs_are_read_or_refused(tmp_path: Path) -> None:
-    for seed in range(SHORT):
-        read_mutated(tmp_path, seed)
-
-
-@pytest.mark.long
-def test_two_thousand_mutated_logs_are_read_or_refused(tmp_path: Path) -> None:
-    for seed in range(SHORT, 2_000):
-        read_mutated(tmp_path, seed)
-
-
 def read_mutated_table(folder: Path, seed: int) -> None:
     """Compare a mutated table with what Python's csv reads: each record is read with its answers, or counted."""
     chance = random.Random(seed)
@@ -314,12 +303,8 @@ def read_mutated_table(folder: Path, seed: int) -> None:
         assert not answer or one["answer"] == answer
 
 
-def test_mutated_tables_are_read_or_refused(tmp_path: Path) -> None:
-    for seed in range(SHORT):
-        read_mutated_table(tmp_path, seed)
-
-
-@pytest.mark.long
-def test_two_thousand_mutated_tables_are_read_or_refused(tmp_path: Path) -> None:
-    for seed in range(SHORT, 2_000):
-        read_mutated_table(tmp_path, seed)
+@pytest.mark.parametrize("seeds", [range(SHORT), pytest.param(range(SHORT, 2_000), marks=pytest.mark.long)])
+@pytest.mark.parametrize("read", [read_mutated, read_mutated_table])
+def test_mutated_files_are_read_or_refused(tmp_path, read, seeds):
+    for seed in seeds:
+        read(tmp_path, seed)

@@ -25,9 +25,12 @@ from cascade.types import Answer, Question, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 BASE, GUIDE = "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
-QUESTIONS = [
-    Question(*asked) for asked in dict.fromkeys((row["question"], row["context"]) for row in open_log(DEMO).rows())
-][:3]
+
+
+def questions() -> list[Question]:
+    """Return the first questions of the demo; not at import, where every run of the tests would read its log."""
+    asked = dict.fromkeys((row["question"], row["context"]) for row in open_log(DEMO).rows())
+    return [Question(*one) for one in asked][:3]
 
 
 def config(**settings: Any) -> CascadeConfig:
@@ -80,7 +83,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def here(pair: Local) -> list[Answer]:
     """Return the answers of the models in this process, one after another."""
-    return Orchestrator.from_config(config(), providers={"local": pair}).many(QUESTIONS, concurrency=1)
+    return Orchestrator.from_config(config(), providers={"local": pair}).many(questions(), concurrency=1)
 
 
 def test_real_models_answer_judge_and_are_paid(here):
@@ -120,7 +123,7 @@ async def test_every_way_to_one_model_gives_the_same_message_and_counts(name, pa
 def four_rounds(pair: Local) -> Answer:
     """Return an answer that took all four rounds."""
     whole = config(strategy={"kind": "base_guide", "rounds": 4}, policy={"kind": "uala", "threshold": 0})
-    return Orchestrator.from_config(whole, providers={"local": pair}).ask(QUESTIONS[0])
+    return Orchestrator.from_config(whole, providers={"local": pair}).ask(questions()[0])
 
 
 def test_four_rounds_say_why_they_stopped(four_rounds):
@@ -141,7 +144,7 @@ def replayed(four_rounds: Answer, tmp_path: Path) -> Iterator[Callable[[], Answe
         provider=f"replay:{log}",
     )
     with Orchestrator.from_config(whole) as orchestrator:
-        yield lambda: orchestrator.ask(QUESTIONS[0])
+        yield lambda: orchestrator.ask(questions()[0])
 
 
 def test_its_log_replays_to_the_same_answer(four_rounds, replayed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,11 +30,9 @@ class Ran(NamedTuple):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _commands_are_made_once() -> Iterator[None]:
+def _commands_are_made_once(session_patch: pytest.MonkeyPatch) -> None:
     """Build the tree of commands once: a process of `cascade` builds it once too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
-        yield
+    session_patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import scipy  # its parts are imported where they are used: that takes long
 from cases import each
-from scipy import stats
 
 from cascade.conformal import binomial
 from cascade.conformal.binomial import (
@@ -99,10 +99,10 @@ def test_scipy_agrees(n):
         sd = math.sqrt(n * p * (1 - p))
         counts = np.unique(np.clip((n * p + sd * rng.uniform(-6, 6, 12)).astype(int), 0, n))
         found = [lower_tail(int(count), n, p) for count in counts]
-        np.testing.assert_allclose(found, stats.binom.cdf(counts, n, p), rtol=1e-7)
+        np.testing.assert_allclose(found, scipy.stats.binom.cdf(counts, n, p), rtol=1e-7)
     for alpha, delta in ((0.05, 0.1), (0.1, 0.01), (0.2, 0.05)):
         most = most_losses(n, alpha, delta)
-        assert (-1 if most is None else most) == stats.binom.ppf(delta, n, alpha) - 1
+        assert (-1 if most is None else most) == scipy.stats.binom.ppf(delta, n, alpha) - 1
 
 
 def test_far_out_it_is_still_right():
@@ -128,9 +128,9 @@ def test_confidence_bounds_are_those_of_the_beta_law(n):
     for losses in sorted({0, 1, n // 10, n // 2, n - 1, n} & set(range(n + 1))):
         for delta in (0.01, 0.05, 0.1, 0.5):
             upper, lower = upper_bound(losses, n, delta), lower_bound(losses, n, delta)
-            truth = stats.beta.ppf(1 - delta, losses + 1, n - losses) if losses < n else 1.0
+            truth = scipy.stats.beta.ppf(1 - delta, losses + 1, n - losses) if losses < n else 1.0
             assert truth * (1 - 1e-10) <= upper <= truth * (1 + 1e-8)
-            truth = stats.beta.ppf(delta, losses, n - losses + 1) if losses else 0.0
+            truth = scipy.stats.beta.ppf(delta, losses, n - losses + 1) if losses else 0.0
             assert truth - 1e-8 <= lower <= truth * (1 + 1e-10)
             assert losses == n or tail_at_most(losses, n, upper, delta)
 
@@ -232,7 +232,7 @@ def test_it_is_the_law_of_all_orders(m, n, k):
 def test_it_agrees_with_scipy(m, n, k):
     mean = m * k / (n + 1)
     for misses in (1, int(mean), int(1.1 * mean) + 1):
-        expected = stats.betabinom.sf(misses - 1, m, k, n + 1 - k)
+        expected = scipy.stats.betabinom.sf(misses - 1, m, k, n + 1 - k)
         assert misses_p_value(misses, m, n, k) == pytest.approx(expected, rel=1e-6)
 
 

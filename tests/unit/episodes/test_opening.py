@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from cascade.episodes import opening
 from cascade.episodes.opening import DEMO_LADDER, open_log, rows_of
 from cascade.errors import UsageError
 from cascade.logs.files import write_rows
+from cascade.logs.schema import Dropped
 
 ROWS = [
     {
@@ -40,6 +43,20 @@ def test_values_that_no_row_has_together_are_said_so(log):
     with pytest.raises(UsageError, match=r"^No row of .*log\.jsonl has dataset=set 0 and split=test\.$"):
         open_log(log, {"dataset": "set 0", "split": "test"})
     assert sum(read.log.n for read in open_log(log, {"segment": "a"}).reads) == 10
+
+
+@pytest.mark.parametrize(("small", "openings"), [({".jsonl": 1 << 20}, 1), ({}, 5)])
+def test_a_small_log_is_read_once_and_as_a_large_one_is(log, monkeypatch, small, openings):
+    """Here it has no labels, so its rows are needed several times."""
+    columns = dict.fromkeys(("correct", "text", "context")) | {"horizon": 2, "signals": {"p_yes": 0.5}}
+    rows = [row | columns | {"step": step, "model": f"m{step}"} for row in ROWS[:9] for step in (1, 2)]
+    write_rows(log, [rows[0] | {"cost_nano_usd": 10**14}, *rows[1:]])
+    opens, dropped = Mock(wraps=opening.opened_log), Dropped()
+    monkeypatch.setattr(opening, "opened_log", opens)
+    monkeypatch.setattr(opening, "_SMALL_BYTES", small)
+    read = open_log(log, dropped=dropped)
+    assert (len([*read.rows()]), opens.call_count) == (18, openings)
+    assert (read.unlabelled, len(read.reads), read.reads[0].log.n, dropped.notes.total()) == (True, 7, 2, 1)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])

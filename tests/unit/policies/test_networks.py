@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from cascade.errors import UsageError  # noqa: E402
 from cascade.policies.directory import PolicyDirectory  # noqa: E402
 from cascade.policies.networks import (  # noqa: E402
     METHODS,
+    Networks,
     NetworkSettings,
     Outcomes,
     StepActions,
@@ -242,8 +244,8 @@ def test_a_price_on_answers_makes_sets_smaller_and_a_price_on_misses_makes_them_
 
 
 def test_numbers_of_a_text_that_are_learned_by_heart_are_not_offered():
-    assert "request:size" in POLICY.features
-    assert "request:words" not in POLICY.features
+    assert "request:size" in trained().features
+    assert "request:words" not in trained().features
 
 
 def test_what_cannot_be_trained_is_refused(monkeypatch):
@@ -273,14 +275,17 @@ def test_settings_that_mean_nothing_are_refused(given):
 
 # --- serving
 
-POLICY = train(log_of(), COVERAGE, settings=SMALL)
+
+@cache
+def trained() -> Networks:
+    return train(log_of(), COVERAGE, settings=SMALL)
 
 
 def test_served_probabilities_are_the_trained_ones():
-    log, logs = log_of(), POLICY.log_probabilities(log_of())
-    rows, _ = POLICY.scaling.inputs(log, POLICY.features)
+    log, logs = log_of(), trained().log_probabilities(log_of())
+    rows, _ = trained().scaling.inputs(log, trained().features)
     hidden = torch.from_numpy(rows)
-    for number, (weights, biases) in enumerate(zip(POLICY.weights, POLICY.biases, strict=True)):
+    for number, (weights, biases) in enumerate(zip(trained().weights, trained().biases, strict=True)):
         hidden = torch.nn.functional.softsign(hidden) if number else hidden
         hidden = torch.nn.functional.linear(hidden, torch.from_numpy(weights), torch.from_numpy(biases))
     wanted = log_policy(hidden, torch.from_numpy(StepActions.of(log).allowed(False)))
@@ -292,7 +297,7 @@ def test_served_probabilities_are_the_trained_ones():
 def test_a_row_that_is_served_has_the_bits_of_the_log(seed):
     """As its nodes are bought, step by step, and in any company."""
     log = log_of(50, seed=seed)
-    whole = POLICY.scores(log)
+    whole = trained().scores(log)
     assert whole.keep is not None
     for row in range(log.n):
         for step in np.unique(log.steps[log.bought[row]]):
@@ -303,14 +308,14 @@ def test_a_row_that_is_served_has_the_bits_of_the_log(seed):
                 right=np.full(first.right.shape, np.nan), confidence=np.where(later, np.nan, first.confidence),
                 signals={name: np.where(later, np.nan, values) for name, values in first.signals.items()},
             )  # fmt: skip
-            found = POLICY.scores(live)
+            found = trained().scores(live)
             assert np.array_equal(found.keep[0, now], whole.keep[row, now])
             assert np.array_equal(found.doubt[0, now], whole.doubt[row, now], equal_nan=True)
 
 
 def test_the_likeliest_action_is_in_the_set_at_every_threshold_and_sets_grow_as_it_falls():
     log = log_of(200, ragged=False)
-    walked = POLICY.walks(log)
+    walked = trained().walks(log)
     before = np.zeros(log.n)
     for kappa in (np.inf, -0.5, -1.0, -1.2, -2.0, -np.inf):
         size = reaches(walked.keep, kappa).sum(axis=1)
@@ -333,9 +338,9 @@ def test_a_number_that_was_never_missing_in_training_is_not_guessed():
     assert np.isfinite(foreseen.log_probabilities(lacking)).all()
 
 
-@pytest.mark.parametrize("policy", [POLICY, train(log_of(), ERROR, "cpo_batch", SMALL)], ids=lambda p: p.method)
-def test_a_policy_comes_back_from_its_directory(policy, tmp_path):
-    nodes = log_of().nodes
+@pytest.mark.parametrize("make", [trained, lambda: train(log_of(), ERROR, "cpo_batch", SMALL)])
+def test_a_policy_comes_back_from_its_directory(make, tmp_path):
+    nodes, policy = log_of().nodes, make()
     PolicyDirectory(nodes, policy).write(tmp_path)
     again = PolicyDirectory.read(tmp_path).policy
     assert json.loads(json.dumps(policy.settings())) == again.settings()
@@ -346,7 +351,7 @@ def test_a_policy_comes_back_from_its_directory(policy, tmp_path):
 
 
 def test_serving_needs_no_torch(tmp_path):
-    PolicyDirectory(log_of().nodes, POLICY).write(tmp_path)
+    PolicyDirectory(log_of().nodes, trained()).write(tmp_path)
     code = f"""
 import sys
 from cascade.policies.directory import PolicyDirectory
