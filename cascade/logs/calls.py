@@ -7,6 +7,7 @@ question; `placed` cascade's columns. Nothing is in Python's memory, whatever th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +51,51 @@ def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset)
     status = " ".join(f"WHEN {condition} THEN {text_literal(reason)}" for reason, condition in preset.drop.items())
     free = f", coalesce({preset.free}, false) AS free" if preset.free else ""
     noted = "".join(f", coalesce({sql}, false) AS note{at}" for at, sql in enumerate(preset.notes.values()))
-    files = ", ".join(text_literal(source.path) for source in tables.sources)
+    places = [source.path for source in tables.sources]
+    files, models = (", ".join(map(text_literal, names)) for names in (places, file_models(places)))
     duck.run(preset.macros)
     duck.run(
-        f"CREATE TABLE raw AS SELECT n, file, row, CASE WHEN bad IS NOT NULL THEN bad {status} END AS status{free}"
-        f"{noted}, {listed} FROM (SELECT row_number() OVER () AS n, [{files}][file + 1] AS file_path, * FROM ({union}))"
+        f"CREATE TABLE raw AS SELECT n, file, row, file_model, CASE WHEN bad IS NOT NULL THEN bad {status} END AS "
+        f"status{free}{noted}, {listed} FROM (SELECT row_number() OVER () AS n, [{files}][file + 1] AS file_path, "
+        f"[{models}][file + 1] AS file_model, * FROM ({union}))"
     )
     tables.note_rejects()
     tables.targets = list(dict.fromkeys(name for name in (*paths, *preset.sql) if is_target(name)))
     tables.count("status", "raw", "status <> ''")
     for at, reason in enumerate(preset.notes):
         tables.count(text_literal(reason), "raw", f"status IS NULL AND note{at}", note=True)
+
+
+def file_models(paths: Sequence[Path]) -> list[str]:
+    """Return the model of each file: its folder's name where these differ, or else what differs in the files' names.
+
+    >>> file_models([Path("a/samples_arc.jsonl"), Path("b/samples_arc.jsonl")])
+    ['a', 'b']
+    >>> file_models([Path("arc_small.jsonl"), Path("arc_large.jsonl")])
+    ['small', 'large']
+    >>> file_models([Path(f"samples_{name}.jsonl") for name in ("arc_s", "arc_l", "boolq_s", "boolq_l")])  # of lm-eval
+    ['s', 'l', 's', 'l']
+    """
+    folders = [path.absolute().parent for path in paths]
+    if len({*folders}) > 1:
+        common = _common_start([[*folder.parts, ""] for folder in folders])
+        return ["/".join(folder.parts[common:]) or folder.name for folder in folders]
+    words = [path.name.split(".jsonl")[0].removesuffix(path.suffix).split("_") for path in paths]
+    for size in range(1, min(map(len, words)) if {name[0] for name in words} == {"samples"} else 0):
+        ends, starts = {tuple(name[-size:]) for name in words}, {tuple(name[:-size]) for name in words}
+        if len(ends) > 1 and len(ends) * len(starts) == len(words):
+            return ["_".join(name[-size:]) for name in words]
+    return ["_".join(name[_common_start(words) :]) for name in words]
+
+
+def _common_start(names: Sequence[Sequence[str]]) -> int:
+    """Return how many words the names of several files begin with in common, at most all but their last.
+
+    >>> _common_start([["arc", "small"], ["arc", "large"]])
+    1
+    """
+    words = zip(*(name[:-1] for name in names), strict=False)
+    return sum(1 for _ in takewhile(lambda spelled: len({*spelled}) == 1, words))
 
 
 # --- texts as values ---

@@ -2,7 +2,7 @@
 
 The forms read are those of OpenAI (chat, responses), Anthropic, Gemini, LangChain, OpenInference and OpenTelemetry. A
 single text of a user with a text as its answer is not kept as a chat request, but as a question and its answer, unless
-the body has options, such as a temperature: a certificate covers them.
+options, such as a temperature, or a whole body are on record: a certificate covers what was sent.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def chat_columns(
         return json.dumps({**columns, **({"problem": str(error)} if always else {})})
     if answer is None and always:
         columns |= {"question": Question.of_chat(chat).text, "context": chat.canonical}
-    elif answer is not None and (always or not _is_short(chat, answer.message)):
+    elif answer is not None and (always or body.get("messages") or not _is_short(chat, answer.message)):
         offering = chat if chat.tools or body else _with_called(chat, answer.message)
         columns |= answered(chat, answer, counts, offering)
     return json.dumps(columns, ensure_ascii=False).encode("utf-8", "replace").decode()

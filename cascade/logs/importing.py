@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from cascade.logs.lines import first_bytes
 from cascade.logs.own import Tables, dicts, matching, own_rows, spooled, sql_type
 from cascade.logs.presets import ALSO, OWN, SIGNALS, ImportOptions, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
-from cascade.logs.source import WHOLE_RECORD, Source, as_json, common_start, opened_up, sources
+from cascade.logs.source import WHOLE_RECORD, Source, as_json, opened_up, sources
 from cascade.logs.table import Layout, layout, missing
 from cascade.money import PriceTable
 
@@ -259,8 +258,7 @@ def _import_calls(
                 f"{tables.sources[0].path} has the answers of one model: give the file of each model, the cheapest "
                 "model's first, as in small/samples_arc.jsonl large/samples_arc.jsonl."
             )
-        models = ", ".join(map(text_literal, file_models([source.path for source in tables.sources])))
-        texts = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
+        texts = "SELECT *, file_model AS model FROM raw WHERE status IS NULL"
         tables.targets.append("model")
     texts = by_effort(tables, texts)
     if options.models:
@@ -269,8 +267,7 @@ def _import_calls(
         texts = f"SELECT * FROM ({texts}) WHERE model IN ({', '.join(map(text_literal, options.models))})"
     make_calls(tables, texts, chosen, {name: next(iter(path), name) for name, path in paths.items()})
     drop_copies(tables)
-    by_model = chosen.steps == "models" or options.models
-    steps = models_in_order(tables, chosen, options)[0] if by_model else []
+    steps = models_in_order(tables, chosen, options)[0] if chosen.steps == "models" or options.models else []
     place_calls(tables, chosen, options, steps)
     return steps
 
@@ -315,23 +312,6 @@ def _leaves(value: Any, path: str = "") -> Iterator[str]:
             yield from _leaves(inside, f"{path}.{name}" if path else str(name))
     elif path:
         yield path
-
-
-def file_models(paths: Sequence[Path]) -> list[str]:
-    """Return the model of each file: its folder's name where these differ, or else what differs in the files' names.
-
-    >>> file_models([Path("a/samples_arc.jsonl"), Path("b/samples_arc.jsonl")])
-    ['a', 'b']
-    >>> file_models([Path("arc_small.jsonl"), Path("arc_large.jsonl")])
-    ['small', 'large']
-    """
-    folders = [path.absolute().parent for path in paths]
-    if len({*folders}) > 1:
-        common = common_start([[*folder.parts, ""] for folder in folders])
-        return ["/".join(folder.parts[common:]) or folder.name for folder in folders]
-    words = [re.split(r"[_]", path.name.split(".jsonl")[0].removesuffix(path.suffix)) for path in paths]
-    common = common_start(words)
-    return ["_".join(name[common:]) for name in words]
 
 
 # --- tables ---

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -525,13 +525,3 @@ def _parquet(duck: Duck, path: Path, number: int) -> Source:
         stored=stored,
         kinds={k: v for k, v in described if k in columns},
     )
-
-
-def common_start(names: Sequence[Sequence[str]]) -> int:
-    """Return how many words the names of several files begin with in common, at most all but their last.
-
-    >>> common_start([["arc", "small"], ["arc", "large"]])
-    1
-    """
-    words = zip(*(name[:-1] for name in names), strict=False)
-    return sum(1 for _ in takewhile(lambda spelled: len({*spelled}) == 1, words))

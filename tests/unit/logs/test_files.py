@@ -179,6 +179,10 @@ CALL = {"question": "x", "step": 1}
 COLOURED = '{"question": "x", "step": 1, "source": "base", "colour": "red"}'
 MARKED = b"\xef\xbb\xbf" + GOOD.encode() + b"\r\n\r\n" + GOOD.encode() + b"\r\n"  # line ends of Windows
 SIGNALS = '{"a": "high", "b": NaN, "c": true, "d": 2, "replay": {"purpose": "judge"}}'
+INFINITE = [
+    f'{{"question": "x", "step": 1, "cost_nano_usd": {literal}, "confidence": {literal}}}'
+    for literal in ("NaN", "Infinity", "-Infinity", "1e999", "-1E+400")
+]
 READ = {"a": None, "b": None, "c": 1.0, "d": 2.0, "replay": {"purpose": "judge"}}
 
 
@@ -200,16 +204,7 @@ READ = {"a": None, "b": None, "c": 1.0, "d": 2.0, "replay": {"purpose": "judge"}
         ([b'{"question": "\xff", "step": 1}\n'], [{"question": "\ufffd"}], [], 1, None),
         ([MARKED], [{}, {}], [], 0, None),
         ([f'{{"question": "x", "step": 1, "signals": {SIGNALS}}}'], [{"signals": READ}], [], 2, None),
-        *(
-            (
-                [f'{{"question": "x", "step": 1, "cost_nano_usd": {literal}, "confidence": {literal}}}'],
-                [{"cost_nano_usd": None, "confidence": None}],
-                [],
-                2,
-                None,
-            )
-            for literal in ("NaN", "Infinity", "-Infinity", "1e999", "-1E+400")
-        ),
+        *(([text], [{"cost_nano_usd": None, "confidence": None}], [], 2, None) for text in INFINITE),
         ([json.dumps({**CALL, "text": "y" * 10**7}), GOOD], [{"text": "y" * 10**7}, {"text": None}], [], 0, None),
     ],
     ids=range(15),

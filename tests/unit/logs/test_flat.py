@@ -325,7 +325,8 @@ def test_a_model_at_two_efforts_is_two_models_as_the_server_names_them(tmp_path)
     calls = [{"sent": body, "answer": "x", "cost_usd": cost} for cost, body in sent.items()]
     path, columns = lines(tmp_path / "t.jsonl", *calls), {"question": "sent", "model": "sent.model"}
     rows = rows_of(path, columns=columns)
-    assert picked(rows, "model", "context") == [(model, None) for model in ("mini", "o4@low", "o4", "o4@high")]
+    models = ["mini", "o4@low", "o4", "o4@high"]
+    assert [(row["model"], chat_of(row).options) for row in rows] == [(model, {}) for model in models]
     without = rows_of(lines(tmp_path / "v.jsonl", *calls[1::2]), columns=columns)
     assert picked(without, "step", "model") == [(1, "o4"), (2, "o4@high")]
     ladder = rows_of(path, columns=columns, models=["mini", "o4@high"])

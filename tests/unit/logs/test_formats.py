@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from itertools import product
 from typing import Any
 
 import pytest
@@ -505,14 +506,8 @@ def test_samples_of_lm_eval(tmp_path):
     name = "samples_rivers_2026-11-23T10-11-12.345678.jsonl"
     scores = {"small": [[-1.0, -2.0], [-2.0, -1.0]], "large": [[-0.1, -9.0], [-0.1, -9.0]]}
     right = {"small": [1.0, 0.0], "large": [1.0, 1.0]}
-    files = [
-        lines(
-            tmp_path / model / name,
-            *(sample(at, scores[model][at], right[model][at]) for at in range(2)),
-            sample(0, [0, 0], 0),
-        )
-        for model in scores
-    ]
+    asked = {model: [sample(at, scores[model][at], right[model][at]) for at in range(2)] for model in scores}
+    files = [lines(tmp_path / model / name, *samples, sample(0, [0, 0], 0)) for model, samples in asked.items()]
     dropped = Dropped()
     rows = rows_of(*files, dropped=dropped)
     assert sorted(picked(rows, "episode_id", "step", "model", "answer", "correct")) == [
@@ -531,6 +526,10 @@ def test_samples_of_lm_eval(tmp_path):
     stored = rows_of(*[path.with_suffix(".parquet") for path in files])
     assert sorted(map(str, picked(stored, *read))) == sorted(map(str, picked(rows, *read)))
     assert [row["correct"] for row in rows_of(*files, columns={"correct": "acc_norm"})].count(True) == 1
+    for task, model in product(("arc_easy", "rivers"), scores):
+        lines(tmp_path / "all" / f"samples_{task}_{model}.jsonl", asked[model][0])
+    rows = rows_of(tmp_path / "all", models=["small", "large"])
+    assert sorted({*picked(rows, "episode_id", "segment")}) == [("arc_easy/0", "arc_easy"), ("rivers/0", "rivers")]
     with pytest.raises(UsageError):
         rows_of(files[0])
 
@@ -555,24 +554,24 @@ def test_routerbench(tmp_path):
 def test_inspect_logs_of_two_models(tmp_path):
     files = []
     for model, scores in ((MINI, "IC"), ("gpt-4o", "CC")):
-        path = tmp_path / f"{model}.eval"
+        path, samples = tmp_path / f"{model}.eval", list[dict[str, Any]]()
         with zipfile.ZipFile(path, "w") as packed:
             packed.writestr("header.json", json.dumps({"eval": {"task": "rivers", "model": model}}))
             for at, score in enumerate(scores):
+                message = {"role": "assistant", "content": f"{model} says {at}"}
                 output = {
                     "model": model,
-                    "choices": [
-                        {"message": {"role": "assistant", "content": f"{model} says {at}"}, "stop_reason": "stop"}
-                    ],
+                    "choices": [{"message": message, "stop_reason": "stop"}],
                     "usage": {"input_tokens": 100, "output_tokens": 10},
                     "time": 1.5,
                 }
                 record = {"id": at, "epoch": 1, "input": f"Which river {at}?", "target": "Danube", "output": output}
-                packed.writestr(
-                    f"samples/{at}_epoch_1.json", json.dumps(record | {"scores": {"match": {"value": score}}})
-                )
+                samples.append(record | {"scores": {"match": {"value": score}}})
+                packed.writestr(f"samples/{at}_epoch_1.json", json.dumps(samples[at]))
+        path.with_suffix(".json").write_text(json.dumps({"eval": {}, "status": "success", "samples": samples}))
         files.append(path)
-    rows = rows_of(*files)
+    rows, read = rows_of(*files), ("episode_id", "step", "answer", "correct", "gold", "cost_nano_usd")
+    assert picked(rows_of(*[path.with_suffix(".json") for path in files]), *read) == picked(rows, *read)
     assert sorted(picked(rows, "episode_id", "step", "answer", "correct", "gold", "latency_ms")) == [
         (str(at), step, f"{model} says {at}", correct[at], ["Danube"], 1500.0)
         for at in range(2)
