@@ -143,21 +143,21 @@ class CertifiedPolicy:
         plain = RunPlan(self._strategy, audit=audit, level=self._level)
         plain = plain._replace(warnings=tuple([f"{NO_CERTIFICATE}{reason}" for reason in reasons]))
         alarmed = certificate is not None and self.monitors.of(certificate).alarm is not None
+        if alarmed and self.falls_back_on_all:
+            return plain
         if alarmed or (reasons and self.answers_uncovered == "guide" and self._by_segment):
-            return self._fallback(plain, certificate, alarmed=alarmed)
+            # An audit of another strategy would say nothing about the configured one.
+            return plain._replace(strategy=self._reference, audit=False, walk=self._whole.reference_walk)
         plain = plain._replace(policy=self._live(question.segment), walk=self._plain.walk)
         if reasons or certificate is None:
             return plain
         return plain._replace(certificate=certificate, scope=self._scopes[certificate.id])
 
-    def _fallback(self, plan: RunPlan, certificate: Certificate | None, *, alarmed: bool) -> RunPlan:
-        """Return the plan where no certificate holds: the reference, or every step, which keeps a promise on sets."""
-        fallback = self.monitors.settings.fallback if alarmed else "guide"
-        of_set = (certificate or self.certificates[0]).promise.rules.of_set
-        if fallback == "everything" or (fallback is None and of_set):
-            # An audit of another strategy would say nothing about the configured one.
-            return plan._replace(audit=plan.audit and alarmed)
-        return plan._replace(strategy=self._reference, audit=False, walk=self._whole.reference_walk)
+    @property
+    def falls_back_on_all(self) -> bool:
+        """Whether every step is run after an alarm, which keeps a promise on sets, instead of the reference."""
+        default = "everything" if any(at.promise.rules.of_set for at in self.certificates) else "guide"
+        return (self.monitors.settings.fallback or default) == "everything"
 
     def _covering(self, question: Question) -> Certificate | None:
         """Return the certificate of a question's segment, else the one for all questions."""

@@ -44,6 +44,7 @@ def status(runtime: Runtime, guide: str, now: datetime, modes: Modes | None = No
         "mode": _mode(service) if modes is None else modes.mode,
         "alarm": alarm,
         "guide": guide,
+        "on_all": modes is None and service is not None and service.default.falls_back_on_all,
         "modes": config.modes,
         "standing": standing,
         "certificates": watched,

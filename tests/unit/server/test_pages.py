@@ -246,6 +246,7 @@ async def test_the_status_has_a_line_to_paste(tmp_path, requests, settings, mode
         ("2999-01-01", {}, None, "enforce"),
         ("2999-01-01", {"audits": ALL}, None, "enforce"),
         ("2999-01-01", {}, "another judge", "fallback"),
+        ("2999-01-01", {"audits": {"fallback": "everything"}}, "another judge", "fallback"),
         ("2020-01-01", {}, None, "void"),
         ("2020-01-01", {"guarantee": {"uncovered": "policy"}}, None, "no promise"),
     ],
@@ -258,7 +259,8 @@ async def test_without_modes_the_status_says_who_answers(tmp_path, expires, chan
             withdraw(policy, held.data_sha256, alarm)
         page = (await client.get("/ui")).text
     heading = page[page.index("<h1>") : page.index("</h1>")]
-    assert (f">{mode}</p>" in page, GUIDE in heading) == (True, mode in {"fallback", "void"})
+    by_guide = mode in {"fallback", "void"} and "fallback" not in changes.get("audits", {})
+    assert (f">{mode}</p>" in page, GUIDE in heading) == (True, by_guide)
     assert ('badge good"' in page, 'badge bad"' in page) == (mode == "enforce", mode != "enforce")
     assert ("probability: 0.05" in page) == (mode == "enforce" and not changes)  # nothing watches it
 
