@@ -339,6 +339,13 @@ def refusal_of(message: Mapping[str, Any]) -> str:
     return "".join([source["refusal"] for source in sources if isinstance(source.get("refusal"), str)])
 
 
+def as_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool call in OpenAI's form, from its name and its arguments."""
+    arguments = call.get("arguments", call.get("parameters", {}))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": f"call_{index}", "type": "function", "function": {"name": call["name"], "arguments": text}}
+
+
 def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """Return the tool calls of a message, including an old-style function call."""
     calls = message.get("tool_calls")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+from cascade.chat import as_call
 from cascade.providers.base import Payload
-from cascade.providers.reading import as_call
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.portal import in_thread
 from cascade.types import Request

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any, TypeAlias, TypeGuard
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
-from cascade.chat import ENDINGS, ChatRequest, calls_of, function_of, output_text, part_texts, refusal_of
+from cascade.chat import ENDINGS, ChatRequest, as_call, calls_of, function_of, output_text, part_texts, refusal_of
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -552,10 +552,3 @@ def _values(text: str) -> Iterator[Any]:
             end += 1
         position = end
     yield from values
-
-
-def as_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool call in OpenAI's form, from its name and its arguments."""
-    arguments = call.get("arguments", call.get("parameters", {}))
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": f"call_{index}", "type": "function", "function": {"name": call["name"], "arguments": text}}

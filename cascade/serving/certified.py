@@ -10,7 +10,7 @@ each has its own certificate and threshold, and each certificate its own monitor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -67,13 +67,12 @@ class CertifiedPolicy:
         *,
         level: str | None = None,
         own_risk: bool = False,
-        today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
         self._whole, self._plain = strategy, RunPlan.of(strategy, policy)
         self._strategy = self._plain.strategy
         self._reference = strategy.only(Selection(reference=True))
-        self.monitors, self._today, self._level = monitors, today, level
+        self.monitors, self._level = monitors, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         self._live = functools.lru_cache(1_024)(policy.for_segment)  # each is asked first how it scores a blank request
@@ -200,7 +199,7 @@ class CertifiedPolicy:
         if certificate is None:
             whom = "the policy has none" if name is None else f"the policy has none for the segment {name!r}"
             return (f"{whom}; {CALIBRATE}",)
-        expired = (f"it expired on {certificate.expires}; fit again",) if certificate.expired(self._today()) else ()
+        expired = (f"it expired on {certificate.expires}; fit again",) if certificate.expired(today_utc()) else ()
         return (*self._voided[certificate.id], *expired)
 
     # --- audits ---
@@ -355,8 +354,6 @@ def in_service(
     config: CascadeConfig,
     strategy: Plan,
     before: CertificateMonitors | None = None,
-    *,
-    today: Callable[[], date] = today_utc,
 ) -> ServingState:
     """Return a configuration's policy in service, with its certificates.
 
@@ -368,7 +365,7 @@ def in_service(
     """
     monitors = CertificateMonitors(None if config.modes else config.audits) if before is None else before
     if not isinstance(config.policy, DirectoryConfig):
-        serving = CertifiedPolicy(config, strategy, build_policy(config), (), monitors, today=today)
+        serving = CertifiedPolicy(config, strategy, build_policy(config), (), monitors)
         return ServingState(serving, strategy, monitors, {}, {"": serving})
     read, by_level = PolicyDirectory.read(config.policy.path), dict[str, CertifiedPolicy]()
     for certificate in read.certificates.values():
@@ -382,7 +379,7 @@ def in_service(
         live, other = serving_of(config, read, level or None), level not in ("", read.default_level)
         try:
             by_level[level] = CertifiedPolicy(
-                config, strategy, live, certificates, monitors, level=level or None, own_risk=other, today=today
+                config, strategy, live, certificates, monitors, level=level or None, own_risk=other
             )
         except NotCertifiedError as error:
             raise (NotCertifiedError(f"Level {level!r}: {error}") if level else error) from None

@@ -16,20 +16,19 @@ from typing import Any
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.config import CascadeConfig, load
+from cascade.config import load
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Coverage, Kind
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.episodes.opening import rows_of
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
-from cascade.factory import build_strategy, serving_of
+from cascade.factory import build_strategy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory, audits_on_record, record_audit, withdraw, withdrawal
 from cascade.policies.policy import EXIT, Prompted
 from cascade.providers.fake import FakeProvider, reply
-from cascade.serving.certified import CertifiedPolicy
+from cascade.serving.certified import CertifiedPolicy, in_service
 from cascade.serving.made_for import made_for
-from cascade.serving.monitors import CertificateMonitors
 from cascade.types import Answer, Question, Request
 from unit.certified import SURE, certificate, directory
 from unit.made import RIVER, TWO_MODELS
@@ -146,11 +145,11 @@ def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
             assert (other.certificate, other.warnings[0]) == (None, f"no certificate: {said}")
 
 
-def serving(folder: Path, day: list[date], **guarantee: Any) -> CertifiedPolicy:
-    """Return a policy whose certificate ends on 2026-12-01, on a day that the test sets."""
+def serving(folder: Path, **guarantee: Any) -> CertifiedPolicy:
+    """Return a policy whose certificate ends on 2026-12-01."""
     held = directory(folder, certificate(made_for=fingerprint(), expires="2026-12-01"))
     config = load(settings(held, **({"guarantee": guarantee} if guarantee else {})))
-    return certified_policy(config, held, today=lambda: day[0])
+    return in_service(config, build_strategy(config)).default
 
 
 def watching(orchestrator: Orchestrator) -> dict[str | None, Monitor]:
@@ -163,13 +162,6 @@ def watching(orchestrator: Orchestrator) -> dict[str | None, Monitor]:
     return {segment: monitor for segment, monitor in found.items() if monitor is not None}
 
 
-def certified_policy(config: CascadeConfig, folder: str, **more: Any) -> CertifiedPolicy:
-    read, monitors = PolicyDirectory.read(folder), CertificateMonitors(config.audits)
-    monitors.share(read.certificates.values())
-    live = serving_of(config, read)
-    return CertifiedPolicy(config, build_strategy(config), live, read.certificates.values(), monitors, **more)
-
-
 def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(tmp_path, monkeypatch):
     folder = directory(tmp_path, certificate(made_for=fingerprint()))
     monkeypatch.setattr(Kind, "monitored", False)
@@ -178,12 +170,12 @@ def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(tmp_
     assert len(caught.value.problems) == 1
 
 
-def test_it_expires_at_the_end_of_its_last_day(tmp_path):
-    day = [date(2026, 12, 1)]
+def test_it_expires_at_the_end_of_its_last_day(tmp_path, monkeypatch):
+    monkeypatch.setattr("cascade.serving.certified.today_utc", lambda: date(2026, 12, 1))
     ways: dict[str, dict[str, Any]] = {"guide": {}, "policy": {"uncovered": "policy"}, "required": {"required": True}}
-    served = {name: serving(tmp_path / name, day, **given) for name, given in ways.items()}
+    served = {name: serving(tmp_path / name, **given) for name, given in ways.items()}
     assert None not in [each.plan(RIVER).certificate for each in served.values()]
-    day[0] = date(2026, 12, 2)
+    monkeypatch.setattr("cascade.serving.certified.today_utc", lambda: date(2026, 12, 2))
     plan, alone = served["guide"].plan(RIVER), served["policy"].plan(RIVER)
     assert (plan.certificate, len(plan.warnings), "2026-12-01" in plan.warnings[0]) == (None, 1, True)
     assert (plan.policy, plan.strategy.models, plan.walk) == (None, ("large",), "guide only")  # the guide alone
@@ -191,7 +183,7 @@ def test_it_expires_at_the_end_of_its_last_day(tmp_path):
     with pytest.raises(NotCertifiedError, match="2026-12-01"):
         served["required"].plan(RIVER)
     with pytest.raises(NotCertifiedError, match="2026-12-01"):
-        serving(tmp_path / "again", day, required=True)
+        serving(tmp_path / "again", required=True)
 
 
 def test_without_a_policy_directory_and_a_guarantee_nothing_is_lacking():
@@ -233,7 +225,7 @@ def test_segments_have_their_own_thresholds_and_the_guide_answers_others(tmp_pat
 def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certified):
     def drawn(seed: int | None) -> list[bool]:
         config = load(settings(certified, audits={"probability": 0.3, "seed": seed}))
-        serving = certified_policy(config, certified)
+        serving = in_service(config, build_strategy(config)).default
         return [serving.plan(replace(RIVER, group=str(number // 2))).audit for number in range(4_000)]
 
     first = drawn(7)

@@ -173,15 +173,15 @@ def test_a_kind_is_asked_of_every_level(directory):
         made(directory, guarantee={"promise": "error", "required": True})
 
 
-def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path):
+def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path, monkeypatch):
     found = three()
     found["low"] = level(0.2, 0.9, expires="2026-11-22")
     write(tmp_path, found, "medium")
     config = load({**SETTINGS, "policy": str(tmp_path), "guarantee": {"required": True}})
-    today = [date(2026, 11, 21)]
-    served = in_service(config, build_strategy(config), today=lambda: today[0])
+    monkeypatch.setattr("cascade.serving.certified.today_utc", lambda: date(2026, 11, 21))
+    served = in_service(config, build_strategy(config))
     assert served.at("low").plan(Question(QUESTION)).certificate is not None
-    today[0] = date(2026, 11, 23)
+    monkeypatch.setattr("cascade.serving.certified.today_utc", lambda: date(2026, 11, 23))
     with pytest.raises(NotCertifiedError, match="it expired on 2026-11-22"):
         served.at("low").plan(Question(QUESTION))
     assert served.default.plan(Question(QUESTION)).certificate is not None
