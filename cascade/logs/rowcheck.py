@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs.schema import COLUMNS, Dropped
-from cascade.text import in_depth
+from cascade.text import decoded, in_depth
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
 WHOLES = "list of step numbers"
@@ -90,14 +89,8 @@ def texts_in(text: str) -> list[str]:
     >>> texts_in('["a", "b"]'), texts_in("[4, 1]")
     (['a', 'b'], ['[4, 1]'])
     """
-    if text.startswith("["):
-        try:
-            texts = json.loads(text)
-        except (ValueError, RecursionError):
-            return [text]
-        if isinstance(texts, list) and all(isinstance(entry, str) for entry in texts):
-            return texts
-    return [text]
+    texts = decoded(text) if text.startswith("[") else None
+    return texts if isinstance(texts, list) and all(isinstance(entry, str) for entry in texts) else [text]
 
 
 def _numbers(_name: str, value: Any) -> dict[str, Any]:

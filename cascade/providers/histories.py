@@ -27,6 +27,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from cascade.chat import objects_in
+from cascade.text import decoded
 
 
 class _Vendor(NamedTuple):
@@ -146,10 +147,7 @@ def unpacked(text: object) -> dict[str, Any] | None:
     inside = packed_json(text)
     if inside is None:
         return None
-    try:
-        fields = json.loads(inside)
-    except (ValueError, RecursionError):
-        return {}
+    fields = decoded(inside)
     thinking = thinking_of(fields) if isinstance(fields, Mapping) else {}
     return {**thinking, _WRITTEN_BY: str(text)[:_MARK_CHARS]} if thinking else {}
 

@@ -78,7 +78,6 @@ async def test_in_this_process_every_way_gives_the_same(local):
 
 async def test_log_probs_come_for_every_token_and_are_at_most_0(local):
     for made in (await every_way(local, request())).values():
-        assert made.tokens is not None
         assert "".join(token.text for token in made.tokens).startswith(made.text)
         for token in made.tokens:
             assert token.logprob is not None
@@ -321,7 +320,6 @@ def test_a_real_decision_model_judges_an_answer_and_costs_its_input(deciding):
     kept, escalated = asked(deciding, 0.0), asked(deciding, -1.0)
     assert (len(kept.steps), len(escalated.steps)) == (2, 3)
     p_yes, again = kept.steps[1].signals["p_yes"], escalated.steps[1].signals["p_yes"]
-    assert p_yes is not None
     assert 0.0 < p_yes < 1.0
     assert again == pytest.approx(p_yes, abs=0.01)
     (call,) = kept.steps[1].calls

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cascade.api.judging import Judging, review_location
@@ -107,16 +108,13 @@ def _press(session: Session, pair: str, keys: str) -> Pressed:
 
 def _refuse_unaudited(url: str) -> None:
     """Refuse traces without audits. Raises UsageError, with advice."""
-    try:
-        with Store(url, read_only=True, limit_s=_LIMIT_S) as store:
-            audited = store.count({"split": "audit"})
-    except UsageError:  # there are no traces yet
-        audited = 0
-    if not audited:
-        raise UsageError(
-            "No request has been audited or observed yet, and people judge the differences that this finds. It needs a "
-            "section modes in the configuration, or audits: {probability: 0.1}."
-        )
+    with suppress(UsageError), Store(url, read_only=True, limit_s=_LIMIT_S) as store:  # there may be no traces yet
+        if store.count({"split": "audit"}):
+            return
+    raise UsageError(
+        "No request has been audited or observed yet, and people judge the differences that this finds. It needs a "
+        "section modes in the configuration, or audits: {probability: 0.1}."
+    )
 
 
 def _card(session: Session) -> dict[str, Any] | None:

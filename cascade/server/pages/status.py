@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +94,10 @@ def _standing(modes: Modes) -> dict[str, Any]:
 
 
 def _latest(url: str | None) -> list[Row]:
-    if url is None:
-        return []
-    try:
-        with Store(url, read_only=True, limit_s=_LIMIT_S) as store:
+    if url is not None:
+        with suppress(UsageError), Store(url, read_only=True, limit_s=_LIMIT_S) as store:  # there may be none yet
             return list(store.latest(COLUMNS, MOST_CALLS))
-    except UsageError:  # there is none yet
-        return []
+    return []
 
 
 def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, Any]:
