@@ -86,16 +86,11 @@ def folded(text: str) -> str:
         return text
     signs = {*text}
     for kind, mark in _RAISED.items():
-        if raised := "".join([sign for sign in signs if _decomposition(sign) == kind]):
+        if raised := "".join([sign for sign in signs if unicodedata.decomposition(sign).startswith(kind)]):
             text = re.sub(f"[{raised}]+", rf"{mark}\g<0>", text)
     plain = unicodedata.normalize("NFKC", text).translate(_SAME)
     invisible = {ord(sign): None for sign in {*plain} if unicodedata.category(sign) == "Cf"}  # zero width, byte order
     return plain.translate(invisible) if invisible else plain
-
-
-def _decomposition(sign: str) -> str:
-    """Return the kind of a sign's compatibility decomposition, as "<super>"; "" without one."""
-    return unicodedata.decomposition(sign).partition(" ")[0] if sign > "\x7f" else ""
 
 
 @lru_cache(maxsize=4_096)  # a log needs a question's identity once per row

@@ -355,7 +355,7 @@ def promises(promise: Promise, settings: FitSettings) -> Mapping[str, Promise]:
 def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify the members of a menu, and take the cheapest."""
     certifies, learns = drawn(ready.log, settings.seed), ready.log.take(np.zeros(0, np.int64))
-    if len({*ready.log.groups}) > 1:
+    if any(group != ready.log.groups[0] for group in ready.log.groups):
         learns = divided(ready.log, settings.learns, settings.seed).learns
     risks = promises(promise, settings)
 
@@ -515,7 +515,7 @@ def _finished(
 ) -> Fit:  # fmt: skip
     """Return the fit, with what it saves on the requests that certify."""
     default = settings.default(promise)
-    every = ready.log.take(ready.log.in_groups(set(log.groups)))
+    every = ready.log if ready.log.n == log.n else ready.log.take(ready.log.in_groups(set(log.groups)))
     walked = policy.walks(every)
     kappa = thresholds(every, proven, by_segment=settings.by_segment, default=default)
     uncertified, kappa = np.isnan(kappa), np.fmax(kappa, -np.inf)

@@ -151,7 +151,7 @@ def run_tests(log: Log, every: Log, members: Sequence[Member], promise: Promise,
         proving = log if member.rows is None else log.take(member.rows)
         walked = policy.walks(proving)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
-        requests = every.take(every.in_groups({*proving.groups}))
+        requests = proving if every is log else every.take(every.in_groups({*proving.groups}))
         walked = walked if requests.n == proving.n else policy.walks(requests)
         cost = None if proven is None else cost_share(walked, proven.kappa, requests)
         tested.append(MemberResult(member.name, policy, here, proving.n, proven, cost))

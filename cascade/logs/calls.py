@@ -208,11 +208,12 @@ def _only_verdicts(tables: Tables, texts: str, field: str | None, *, of_table: b
     """
     number = """number(rtrim("correct", '% '))"""
     graded, scale = f"{number} NOT IN (0, 1)", "NOT IN (0, 1)" if of_table and field else "NOT BETWEEN 0 AND 1"
-    grades, truth = f"""any_value("correct") FILTER ({number} {scale})""", 'truth("correct")'
+    grades, truth = f"""arg_min("correct", n) FILTER ({number} {scale})""", 'truth("correct")'
     unread = f"""coalesce({truth}::VARCHAR, {number}::VARCHAR) IS NULL AND lower(trim("correct")) NOT IN ({_UNKNOWN})"""
-    words = f"""any_value("correct") FILTER ({unread}), count(DISTINCT {truth})"""
+    words = f"""arg_min("correct", n) FILTER ({unread}), count(DISTINCT {truth})"""
     grade, word, read, grades_between = tables.duck.rows(
-        f"SELECT {grades}, {words}, count() FILTER ({graded}) FROM ({texts})"
+        f"SELECT {grades}, {words}, count() FILTER ({graded}) FROM "
+        f'(SELECT "correct", min(n) AS n FROM ({texts}) GROUP BY 1)'
     )[0]
     what = "write true or false there, or name another field (--map correct=FIELD)."
     if grade is not None:
@@ -421,7 +422,8 @@ def _place_flat(tables: Tables, episode: str, dataset: str | None, models: Seque
     duck, listed, size = tables.duck, "[" + ", ".join(map(text_literal, models)) + "]", len(models)
     record = f"n // {size}"
     query = f"SELECT *, {episode} AS episode, {episode} AS asked, list_position({listed}, model) AS rung FROM calls"
-    if duck.value(f"SELECT count(DISTINCT hash(episode, {record})) > count(DISTINCT episode) FROM ({query})"):
+    spelled = f"hash({episode.replace('digest(', 'concat_ws(chr(31), ')})"  # as different as what digests are of
+    if duck.value(f"SELECT count(DISTINCT hash({spelled}, {record})) > count(DISTINCT {spelled}) FROM calls"):
         run = f"dense_rank() OVER (PARTITION BY episode ORDER BY {record})"
         duck.run(f"CREATE TABLE parted AS {_in_runs(query, run)} ORDER BY n")
         tables.count(_AGAIN, "parted", "run > 1", note=True)
@@ -491,7 +493,8 @@ def write_rows(tables: Tables, options: ImportOptions, path: Path, *, placed: bo
     return copy_rows(duck, f"SELECT * EXCLUDE (n) FROM ({query}){' ORDER BY n' if sort else ''}", path)
 
 
-_FAULTY = "coalesce(step < horizon AND number(json_extract_string(signals, '/message_faults')) > 0, false)"
+_FAULTY = """coalesce(CASE WHEN step < horizon AND contains(signals, 'message_faults')
+THEN number(json_extract_string(signals, '/message_faults')) > 0 END, false)"""
 
 
 def _given_by_hand(tables: Tables, options: ImportOptions) -> dict[str, str]:

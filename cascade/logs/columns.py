@@ -223,7 +223,7 @@ def calls_in(duck: Duck, query: str) -> Calls:
     called, reads = _enum(duck, "called", listed), _enum(duck, "reads", "SELECT parents AS name FROM log")
     numbers = {name: f"enum_code(({sql})::called)" for name, sql in texts.items()}
     numbers |= {"parents": "enum_code(parents::reads)", "cost": "cost_nano_usd", "kept": "kept::BIGINT"}
-    numbers["key"] = f"(md5_number_lower(key_of(answer, {replay['chat']})) >> 1)::BIGINT"
+    numbers["key"] = f"CASE WHEN answer IS NOT NULL THEN (hash(key_of(answer, {replay['chat']})) >> 1)::BIGINT END"
     flags = {
         "answers": "NOT (candidate IS NULL AND answer IS NULL AND correct IS NULL)",
         "hashed": "regexp_full_match(answer, 'sha256:[0-9a-f]{64}')",
@@ -271,8 +271,9 @@ def _compact(values: Ints) -> Ints:
 # The rule of `answer_key` for answers that are letters, digits and blanks, in SQL.
 _KEY = r"""
 CREATE MACRO key_of(a, c) AS CASE WHEN c IS NULL AND regexp_full_match(a, '[0-9A-Za-z ]*')
-  THEN coalesce(nullif(trim(regexp_replace(regexp_replace(lower(a), '\b(?:a|an|the)\b', ' ', 'g'), ' +', ' ', 'g')),
-  ''), trim(a)) WHEN a IS NOT NULL THEN answer_key_of([a, c]) END;
+  THEN CASE WHEN NOT regexp_matches(a, '\b(?i:a|an|the)\b|^ | ( |$)') THEN lower(a) ELSE coalesce(nullif(trim(
+  regexp_replace(regexp_replace(lower(a), '\b(?:a|an|the)\b', ' ', 'g'), ' +', ' ', 'g')), ''), trim(a)) END
+  WHEN a IS NOT NULL THEN answer_key_of([a, c]) END;
 """
 
 
@@ -340,7 +341,7 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
     def pieces() -> Iterator[Sequence[tuple[Any, ...]]]:
         for rows in duck.pieces(query):
             episodes, *both, _, _, _ = zip(*rows, strict=True)
-            ids[:, episodes] = both
+            ids[:, episodes] = np.array(both, dtype=object)
             yield [(at, *texts, chat and request_of(chat)) for at, _, _, *texts, chat in rows if texts[0] is not None]
 
     features = _features(ids.shape[1], pieces())

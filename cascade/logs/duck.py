@@ -97,8 +97,12 @@ CREATE MACRO log_prob(t) AS within(number(t), -1e300, 0);
 CREATE MACRO unless_empty(t) AS nullif(t, '');
 CREATE MACRO spaced(t) AS trim(regexp_replace(lower(t),
   '[ \t\n\x0b\f\r\x1c-\x1f]{{2,}}|[\t\n\x0b\f\r\x1c-\x1f]', ' ', 'g'));
-CREATE MACRO plain_ascii(t) AS coalesce(list_filter([regexp_replace(regexp_replace(
+CREATE MACRO without_idle(t) AS coalesce(list_filter([regexp_replace(regexp_replace(
   spaced(t), '([a-z]{{2}})[,;:.?!]+( |$)', '\1\2', 'g'), '[ .?,;:]+$', '')], lambda s: s <> '')[1], spaced(t));
+CREATE MACRO plain_ascii(t) AS CASE WHEN regexp_matches(lower(t),
+  '[\t\n\x0b\f\r\x1c-\x1f]|  |^ | $|[a-z]{{2}}[,;:.?!]+ |![,;:.?!]*$') THEN without_idle(t)
+  WHEN regexp_matches(t, '[.?,;:]$') THEN coalesce(nullif(regexp_replace(lower(t), '[ .?,;:]+$', ''), ''), lower(t))
+  ELSE lower(t) END;
 CREATE MACRO is_ascii(t) AS coalesce(strlen(t) = length(t), true);
 CREATE MACRO digest(t, c) AS left(sha256(t || chr(31) || coalesce(c, '')), 16);
 CREATE MACRO request_id(t, c) AS CASE WHEN is_ascii(t) AND is_ascii(c) THEN digest(plain_ascii(t), plain_ascii(c))

@@ -51,7 +51,8 @@ class Imported:
         """Return episodes and rows by data set, and how many answers are unjudged and how many rows have no cost."""
         self.duck.run(f"CREATE VIEW log AS {self.query}")
         by_set = self.duck.rows(
-            "SELECT coalesce(dataset, 'log'), count(DISTINCT episode_id), count(*) FROM log GROUP BY 1 ORDER BY min(n)"
+            "SELECT coalesce(dataset, 'log'), count(DISTINCT hash(episode_id)), count(*) FROM log "
+            "GROUP BY 1 ORDER BY min(n)"
         )
         unjudged, unpriced, unsent = self.duck.rows(
             "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), "

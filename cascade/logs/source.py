@@ -246,11 +246,11 @@ def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
     with opened(path) as file:
         if not isinstance(file, gzip.GzipFile) and first_bytes(path, 3) != b"\xef\xbb\xbf":
             longest, ends = 0, set[bool]()
-            for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
-                longest = max(longest, len(line))
-                if is_table(path) and line.endswith(b"\n"):
-                    ends.add(line.endswith(b"\r\n"))
-                if longest >= MAX_LINE_BYTES or len(ends) > 1 or not _is_clean(line):
+            for block in iter(lambda: file.read(1 << 20) + file.readline(MAX_LINE_BYTES), b""):
+                longest = max(longest, *map(len, block.split(b"\n")))
+                of_two, lines = block.count(b"\r\n"), block.count(b"\n")
+                ends |= {of_two == lines, of_two > 0} if is_table(path) and lines else set()
+                if longest >= MAX_LINE_BYTES or len(ends) > 1 or not _is_clean(block, of_two):
                     break
             else:
                 return Readable(path, longest)
@@ -279,12 +279,12 @@ def _with_same_ends(line: str, quoted: int) -> tuple[str, int]:
     return '"'.join(parts), (quoted + len(parts) - 1) % 2
 
 
-def _is_clean(line: bytes) -> bool:
-    """Whether duckdb reads a line as it is: UTF-8, without a NUL, and without a carriage return before its end."""
-    if b"\0" in line or b"\r" in line[:-2]:
+def _is_clean(block: bytes, ends: int) -> bool:
+    """Whether duckdb reads lines as they are: UTF-8, without a NUL, all carriage returns among their `ends` as CRLF."""
+    if b"\0" in block or block.count(b"\r") > ends:
         return False
     try:
-        return line.isascii() or bool(line.decode())
+        return block.isascii() or bool(block.decode())
     except UnicodeDecodeError:
         return False
 
