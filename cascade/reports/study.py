@@ -117,8 +117,8 @@ def _advice(study: Study, command: str | None) -> str:
         price = "" if share_of_first is None else f", for {tenths(share_of_first)} of the reference's cost"
         return (
             "add a signal of doubt; there is no log-prob, verdict or self-check. Add a judge (cascade collect LOG "
-            f"--judge NAME -o NEW), or ask {diagnosis.first} once more with log-probs{price} (the same with --only "
-            f"{shlex.quote(diagnosis.first)})."
+            f"--judge NAME -o NEW), or ask {diagnosis.first} once more with log-probs, if it gives any{price} (the "
+            f"same with --only {shlex.quote(diagnosis.first)})."
         )
     if diagnosis.proves is None:
         nothing = f"at this risk {diagnosis.signal} saves nothing here"
