@@ -160,15 +160,12 @@ class ClientRequest(NamedTuple):
             raise GatewayError(400, "stream_options must be an object.", param="stream_options")
         group, segment = headers.get("x-cascade-group") or None, headers.get("x-cascade-segment") or None  # "" is none
         chat = sendable(ChatRequest.from_openai(dialect.request(), group=group, segment=segment))
-        if "file_id" in chat.canonical and any(map(_names_a_file, chat.messages)):
+        files = (part.get("file") for turn in chat.messages for part in objects_in(turn.get("content")))
+        if "file_id" in chat.canonical and any(fields_in(file).get("file_id") is not None for file in files):
             raise GatewayError(400, "A file_id names a file of the server's own account. Send the file's data.")
         explain = headers.get("x-cascade-explain", "").strip().lower() in {"1", "true", "yes", "on"}
         deadline_s = _seconds(headers.get("x-cascade-deadline-s"))
         return cls(body["model"], route, chat, dialect, bool(stream), explain, deadline_s)
-
-
-def _names_a_file(message: Mapping[str, Any]) -> bool:
-    return any(fields_in(part.get("file")).get("file_id") is not None for part in objects_in(message.get("content")))
 
 
 def _seconds(written: str | None) -> float | None:
