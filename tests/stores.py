@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,21 @@ def drop_database() -> None:
         with psycopg.connect(f"{SERVER}/postgres", autocommit=True) as admin:
             admin.execute(f"DROP DATABASE {_database()} WITH (FORCE)")
         _database.cache_clear()
+
+
+@contextmanager
+def behind(late_s: float) -> Iterator[float]:
+    """Let stores that are opened meanwhile be on a machine whose clock is late; yield the time there."""
+    from cascade.records import database
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) - timedelta(seconds=late_s)
+
+    with pytest.MonkeyPatch.context() as machine:
+        machine.setattr(database, "datetime", Clock)
+        yield Clock.now(UTC).timestamp()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
         UsageError: nothing was observed yet, or another process is looking. No look was taken.
         ConfigError: the configuration has no modes.
     """
-    settings, now_s = load(config), datetime.now(UTC).timestamp()
+    settings = load(config)
     modes, audits, name = settings.modes, settings.audits, settings.server.name
     if modes is None or audits is None:
         raise ConfigError(["modes: the configuration has no such section, so nothing was observed"])
@@ -69,6 +68,7 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
                 f"{name} is served with another configuration than this: promote with its file and environment, or "
                 "restart `cascade serve` with this configuration and let it observe requests. No look was taken."
             )
+        now_s = store.now_s()
         store.count(name, now_s)
         if plan:
             return _planned(name, next_look(store.state(name), store.counts(name), modes))

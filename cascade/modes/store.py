@@ -37,7 +37,7 @@ _PENDING = draws.c.outcome == "pending"
 
 def now_iso() -> str:
     """Return the current time, UTC, ISO 8601, to the second."""
-    return iso(_now_s())
+    return iso(datetime.now(UTC).timestamp())
 
 
 def _whole(state: CascadeState, now_s: float) -> sa.Select[tuple[str]]:
@@ -141,7 +141,7 @@ class ModeStore(Database):
         with self.transaction() as connection:
             state = self._locked(connection, row.cascade)
             is_new = connection.execute(settled.values(values)).rowcount
-            return self._count(connection, state, _now_s()) if is_new else state
+            return self._count(connection, state, self.now_s()) if is_new else state
 
     def count(self, cascade: str, now_s: float, alive: Collection[str] = ()) -> CascadeState:
         """Count the audits that need not wait (`state.counted`), and as missing each row that a killed process left.
@@ -178,7 +178,7 @@ class ModeStore(Database):
     def counts(self, cascade: str) -> Counts:
         """Return the counts of all rows."""
         with self.transaction(reading=True) as connection:
-            return self._counts(connection, self._state(connection, cascade), _now_s())
+            return self._counts(connection, self._state(connection, cascade), self.now_s())
 
     def unknown_audits(self, cascade: str, certificate: str) -> int:
         """Return how many audits of a certificate have ended without a result."""
@@ -306,7 +306,3 @@ def _update(look: Look) -> sa.Update:
 def _look(row: Iterable[Any]) -> Look:
     look = Look(*row)
     return look._replace(page=json.loads(str(look.page)))
-
-
-def _now_s() -> float:
-    return datetime.now(UTC).timestamp()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Self
@@ -134,7 +135,7 @@ class Database:
         self._durable = durable
         self._limit_s, self._lock_s = limit_s, min(limit_s, _LOCK_S)
         self._connections = connections
-        self._closed = False
+        self.skew_s, self._closed = 0.0, False
         self._renew()
         after_fork(self._renew)
         try:
@@ -251,6 +252,10 @@ class Database:
                     return connection
             time.sleep(_POLL_S)
 
+    def now_s(self) -> float:
+        """Return the time by the server's clock, in seconds since 1970: the clocks of replicas may differ."""
+        return datetime.now(UTC).timestamp() + self.skew_s
+
     @contextmanager
     def driver(self) -> Iterator[Any]:
         """Give the driver's own connection, outside of a transaction."""
@@ -301,6 +306,8 @@ class Database:
 
         def prepare(driver: Any, _record: Any) -> None:
             driver.execute(f"SET statement_timeout = {round(limit_s * 1000)}")
+            row = driver.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+            self.skew_s = float(row[0]) - datetime.now(UTC).timestamp()
             driver.commit()
 
         def check(driver: Any, _record: Any, _proxy: Any) -> None:

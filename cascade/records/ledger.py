@@ -219,11 +219,10 @@ class SqlLedger:
             leases = {name: self._leases[name] for name in wanted if name in self._leases}
         if not leases:
             return
-        now_s = datetime.now(UTC).timestamp()
         with self._database.transaction() as connection:
             if new := [{"name": name} for name, lease in leases.items() if lease.id is None]:
                 connection.execute(_MADE, new)
-            stored = connection.execute(_LOCKED, {"names": list(leases), "now_s": now_s}).all()
+            stored = connection.execute(_LOCKED, {"names": list(leases), "now_s": self._database.now_s()}).all()
             ids = [row for lease in leases.values() for row in lease.rows]
             rows = set(connection.scalars(_ENDED, {"ids": ids}))
             stands = {row.name: Account(row.spent, row.held) for row in stored}
@@ -234,7 +233,7 @@ class SqlLedger:
                 for row in stored:
                     leases[row.name].learn(row.resets)
                 changes = renewals(claims, leases, stands, exact)
-            self._change(connection, changes, claims, now_s)
+            self._change(connection, changes, claims)
         self._commit(claims, leases)
 
     def _commit(self, claims: Sequence[Claim], leases: Mapping[str, Lease]) -> None:
@@ -250,16 +249,15 @@ class SqlLedger:
             for name in [name for name, lease in leases.items() if not (lease.rows or lease.holds or lease.spent)]:
                 del self._leases[name]
 
-    def _change(
-        self, connection: sa.Connection, changes: Mapping[str, Renewal], claims: Sequence[Claim], now_s: float
-    ) -> None:
+    def _change(self, connection: sa.Connection, changes: Mapping[str, Renewal], claims: Sequence[Claim]) -> None:
         """Write what leases become, whose rows are gone, and mark accounts on which a call could fit later."""
         connection.execute(_BOOKED, [{"account": n, "more": c.spent, "longer": c.longer} for n, c in changes.items()])
         full = {
             claim.answer.account for claim in claims if isinstance(claim.answer, Refused) and claim.answer.may_fit_later
         }
-        rows = [Hold(c.id, c.amount, (name,), self._owner, c.expires_s) for name, c in changes.items() if c.id]
-        rows += [Hold(_WAITS + name, 0, (name,), self._owner, now_s + _WAITS_S) for name in sorted(full)]
+        skew_s, waits_s = self._database.skew_s, self._database.now_s() + _WAITS_S
+        rows = [Hold(c.id, c.amount, (name,), self._owner, c.expires_s + skew_s) for name, c in changes.items() if c.id]
+        rows += [Hold(_WAITS + name, 0, (name,), self._owner, waits_s) for name in sorted(full)]
         if rows:
             connection.execute(_HELD, [row._asdict() | {"accounts": row.accounts[0]} for row in rows])
 
@@ -268,7 +266,8 @@ class SqlLedger:
         with self._lock:
             late = [hold for hold, _ in self._holds.values() if hold.expires_s <= now_s or hold.owner == owner]
         count = sum(self.settle(hold, None) for hold in late)
-        lost = sa.select(holds).where((holds.c.expires_s <= now_s) | (holds.c.owner == (owner or "")))
+        late_s = now_s + self._database.skew_s
+        lost = sa.select(holds).where((holds.c.expires_s <= late_s) | (holds.c.owner == (owner or "")))
         with self._writing:
             own = [row for lease in self._leases.values() for row in lease.rows]
             for row in _lasting(lambda: self._all(lost.where(holds.c.id.not_in(own)))):

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -191,8 +190,8 @@ class Modes:
         if drawn:
             role = "audit" if turn.audits else draws.role_of(self._secret, conversation, settings.certify)
             certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
-            now_s = datetime.now(UTC).timestamp()
-            row = Draw(turn.trace_id, self.cascade, conversation, number, role, now_s, state.era, certificate)
+            name, now_s = (self.cascade, conversation, number), self.store.now_s()
+            row = Draw(turn.trace_id, *name, role, now_s, state.era, certificate)
             if not await self.link.call(self.store.draw, row, late=partial(self._came_late, row)):
                 pass  # the client has asked again, and its first try counts
             elif len(self._drawn) < _MOST_WAITING and sum(self._drawn.values()) < _MOST_CHARS:
@@ -413,7 +412,7 @@ class Modes:
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
-                await self.count(datetime.now(UTC).timestamp())
+                await self.count(self.store.now_s())
             except CascadeError as error:
                 logger.warning("modes: the audits could not be counted: %s", redact(str(error)))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from patience import at_once
-from stores import postgres_url
+from stores import behind, postgres_url
 
 from cascade.config.schema import ModesConfig
 from cascade.errors import StoreError, UsageError
@@ -190,6 +190,15 @@ def test_a_drawn_row_stays_whatever_becomes_of_it(store):
     assert store.counts(NAME)[2:] == (1, 4.0, 4.0 + 2 * LEASE_S)
     outcomes = [(drawn.trace_id, drawn.outcome) for drawn in store.draws(NAME)]
     assert outcomes == [("t1", "complete"), ("t2", "missing"), ("t3", "missing"), ("t4", "pending")]
+
+
+def test_a_row_is_missing_by_the_clock_of_the_server_alone():
+    with postgres_url() as url, ModeStore.shared(url) as store:
+        store.begin(NAME)
+        with behind(2 * LEASE_S), ModeStore.shared(url) as late:
+            late.draw(row(1)._replace(drawn_s=late.now_s()))
+        store.count(NAME, store.now_s())
+        assert store.is_pending("t1")
 
 
 @pytest.mark.usefixtures("due")

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from patience import PATIENCE_S, at_once, in_child, until
-from stores import postgres_url
+from stores import behind, postgres_url
 
 from cascade.budget.caps import Account, Hold, Refused
 from cascade.errors import BudgetExceededError, StoreError
@@ -57,6 +57,15 @@ def busy(ledger: SqlLedger, ends_s: float = FAR_S, calls: int = 20) -> None:
 
 def down(*_: Any, **__: Any) -> Any:
     raise StoreError("down", retryable=True)
+
+
+def test_a_hold_is_lost_by_the_clock_of_the_server_alone():
+    with postgres_url() as url, closing(SqlLedger(url)) as other, behind(600.0) as there_s:
+        with closing(SqlLedger(url)) as late:
+            hold = late.reserve(HOLD, CAPS, there_s + 300.0)
+            assert other.recover(there_s + 600.0) == 0
+            assert late.settle(hold, PRICE)
+        assert other.account("total").spent == PRICE
 
 
 def test_what_is_spent_when_the_ledger_is_closed_is_counted_as_lost(ledgers):
