@@ -17,8 +17,12 @@ _MAX_QUOTED = 200
 _LOOKED_AT = 20_000
 
 
-def quote(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the first 200 characters of a foreign text, redacted and on one line."""
+def quote(text: object, secrets: Iterable[str] = ()) -> str:
+    """Return the first 200 characters of a foreign text or an error's, redacted and on one line."""
+    try:
+        text = str(text)
+    except Exception:  # noqa: BLE001 - an error of somebody's may fail to say what it is
+        text = "it has no text"
     # Blanks go first and the cut comes last, so that no cut leaves a piece of a key too short to recognise.
     flat = " ".join(text[:_LOOKED_AT].split())
     return redact(flat, secrets)[:_MAX_QUOTED]

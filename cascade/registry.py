@@ -139,12 +139,12 @@ def imported(path: str) -> Any:
         loaded = sys.modules.get(module)
         names = [name for name in dir(loaded) if not name.startswith("_")]
         if loaded is None or attribute in names:  # raised by the module's own code
-            raise ValueError(f"cannot be imported: AttributeError: {quote(str(error))}") from error
+            raise ValueError(f"cannot be imported: AttributeError: {quote(error)}") from error
         raise ValueError(f"cannot be found in {module}{did_you_mean(attribute, names)}") from None
     except CascadeError:
         raise
     except Exception as error:  # whatever a foreign module raises while it is imported
-        raise ValueError(f"cannot be imported: {type(error).__name__}: {quote(str(error))}") from error
+        raise ValueError(f"cannot be imported: {type(error).__name__}: {quote(error)}") from error
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def code_of(plugin: Any) -> Iterator[None]:
     except Exception as error:
         if not of_ones_own(plugin):
             raise
-        raise UsageError(f"{raised_by(plugin, error)}: {quote(str(error))}.") from None
+        raise UsageError(f"{raised_by(plugin, error)}: {quote(error)}.") from None
 
 
 def of_ones_own(plugin: Any) -> bool:

@@ -115,7 +115,7 @@ def _on_ray(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Ou
         cause = getattr(error, "cause", None)
         if isinstance(cause, CascadeError):
             raise cause from None
-        raise WorkersLostError(f"The Ray cluster is lost, or differs from this machine: {quote(str(error))}") from None
+        raise WorkersLostError(f"The Ray cluster is lost, or differs from this machine: {quote(error)}") from None
     finally:
         with suppress(RayError, ConnectionError):
             for result in waiting:

@@ -82,7 +82,7 @@ def _message(error: Exception) -> str:
     problem = getattr(error, "problem", None) or (str(error) if isinstance(error, yaml.YAMLError) else "")
     mark = getattr(error, "problem_mark", None)
     line = f", line {mark.line + 1}" if mark else ""
-    return f"{quote(str(problem)) or 'a value that cannot be read'}{line}"
+    return f"{quote(problem) or 'a value that cannot be read'}{line}"
 
 
 def _depth(value: object, level: int = 0) -> int:

@@ -91,7 +91,7 @@ class FunctionMatcher(Matcher):
         except CascadeError:
             raise
         except Exception as error:
-            shown = f"{type(error).__name__}: {quote(str(error))}"
+            shown = f"{type(error).__name__}: {quote(error)}"
             raise UsageError(f"The matching function {self._name} failed: {shown}. Fix it and run again.") from error
         plain = verdict.item() if getattr(verdict, "shape", None) == () else verdict  # numpy's scalars are no bools
         if plain is None or isinstance(plain, bool):
@@ -162,7 +162,7 @@ def get_matcher(spec: str, **options: Any) -> Matcher:
             f"{'.'.join(map(str, at['loc']))}: {at['msg'].removeprefix('Value error, ')}" for at in error.errors()
         ]
     except Exception as error:
-        shown = f"{type(error).__name__}: {quote(str(error))}"
+        shown = f"{type(error).__name__}: {quote(error)}"
         raise UsageError(f"The matcher {name!r} cannot be made: {shown}. Check its options or its package.") from error
     if problems:
         raise UsageError("\n  - ".join([f"The matcher {spec!r} cannot be made:", *problems]))

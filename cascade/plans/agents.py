@@ -40,7 +40,7 @@ def answered(agent: Agent, request: Request) -> Generator[Request | Conclusion, 
     except ProviderError:
         raise
     except Exception as error:
-        message = f"the agent of {request.model} failed: {type(error).__name__}: {quote(str(error))}"
+        message = f"the agent of {request.model} failed: {type(error).__name__}: {quote(error)}"
         raise BadRequestError(message, model=request.model) from error
     free = reply._replace(usage=Usage(0, 0), latency_s=0.0)  # the agent's own calls were paid and timed
     yield Conclusion(request, free)

@@ -96,7 +96,7 @@ class PolicyDirectory:
     policy: Policy
     promise: Promise | None = None
     certificates: Mapping[str, Certificate] = field(default_factory=dict)
-    requests: Requests = Requests()
+    requests: Requests = field(default=Requests(), repr=False)
 
     @property
     def policy_sha256(self) -> str:

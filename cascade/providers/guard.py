@@ -172,7 +172,7 @@ class Guard:
             if (task := asyncio.current_task()) is not None and task.cancelling():  # it made an error of that
                 raise asyncio.CancelledError from None
             failed = f"{request.model} failed: {raised_by(self.provider, error)}"
-            self._warn(request.model, f"{failed}: {quote(str(error), self.secrets)}")
+            self._warn(request.model, f"{failed}: {quote(error, self.secrets)}")
             raise ProviderUnavailableError(f"{failed}; the log has its text.", max_retries=0, **about) from None
 
     async def _wait(self, tries: _Tries, error: ProviderError) -> None:

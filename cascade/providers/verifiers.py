@@ -64,7 +64,7 @@ class Verifier:
         try:
             verdict = self.verify(request.question, message)
         except Exception as error:  # noqa: BLE001 - a user's function raises what it likes
-            says = f"the verifier {self.name} failed: {type(error).__name__}: {quote(str(error))}"
+            says = f"the verifier {self.name} failed: {type(error).__name__}: {quote(error)}"
             raise BadRequestError(says, model=request.model) from None
         choice = {"index": 0, "message": {"role": "assistant", "content": _text(verdict)}, "finish_reason": "stop"}
         return {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}

@@ -90,13 +90,15 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     fresh_lost = float(np.nanmean(lost)) if (~np.isnan(lost)).any() else None
     hand = f"Nothing is certified. A request is lost where {promise.rules.lost_when}."
     lines = [promise_line(promise) if requests.certified else hand]
-    lines.append(f"Played on {counted(size, 'request')} of {counted(groups, 'group')}: lost {_cell('loss', first)}.")
+    names = _FIGURES | ({"right": "same"} if promise.rules.compares else {})  # as in a study
+    names |= {"loss": "mean loss"} if promise.rules.graded else {}
+    whose = f"{counted(size, 'request')} of {counted(groups, 'group')}"
+    lines.append(f"Played on {whose}: {names['loss']} {_cell('loss', first)}.")
     notes = {f"fewer than {LEAST_GROUPS} groups are too few for an interval": groups < LEAST_GROUPS}
     notes[f"of {distinct.n - size:,} more requests the log lacks a call that the policy makes"] = distinct.n > size
     loses = "" if fresh_lost is None else f"; it loses {fresh_lost:.3f} of the {fresh.n:,} others"
     notes[f"{seen:,} requests made or prove the policy, and flatter it{loses}"] = seen > 0
     lines += [f"Note: {text}." for text, so in notes.items() if so]
-    names = _FIGURES | ({"right": "same"} if promise.rules.compares else {})  # as in a study
     rows = [(text, *(_cell(key, shares) for shares in figures.values())) for key, text in names.items()]
     document = {"log": log.name, "promise": asdict(promise), "requests": size, "groups": groups, "figures": figures}
     document |= {"lacking": distinct.n - size, "seen": seen, "fresh_loss": fresh_lost}

@@ -560,6 +560,8 @@ def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_l
         fit(log, promise, FitSettings(policy=Threshold("score", -1.0)))
     found = study(log, promise, [Router()], splits=2)
     assert (found.rows[0].risk, found.rows[1].refused, found.bound) == (0.0, 0, None)
+    table = evaluation(log, promise, {"policy": Served(Alone())}, Requests()).tables[0]
+    assert {"mean loss", "lost"} & {row[0] for row in table.rows} == {"mean loss"}
     assert _evenly(np.linspace(0.0, 0.9, 200), 50)[0] == 0
 
 

@@ -324,7 +324,14 @@ async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all
             await streamed(guard, request(chat=ChatRequest(HI)))
 
 
-@pytest.mark.parametrize("error", [ValueError("sk-0123456789abcdefghij"), ExceptionGroup("both", [KeyError(1)])])
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("sk-0123456789abcdefghij"), ExceptionGroup("both", [KeyError(1)]), MuteError()]
+)
 async def test_what_a_provider_raises_by_mistake_is_a_failure_of_its_model_that_may_be_billed(error, caplog):
     for call in (lambda guard: guard.complete(request(), NEVER), streamed):
         guard, slept = guarded(Breaking([], error) if call is streamed else Failing(error))
