@@ -32,7 +32,11 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _known_provider(value: str) -> str:
-    if value not in PROVIDERS.names:
+    try:
+        known = value in PROVIDERS.names or (":" in value and PROVIDERS.find(value))
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    if not known:
         raise ValueError(unknown("provider", value, PROVIDERS.names))
     return value
 
@@ -504,11 +508,11 @@ def traces_shorthand(value: object) -> object:
 
 
 def provider_shorthand(value: object) -> object:
-    """Expand "local" and "replay:log.jsonl", which are short forms."""
+    """Expand "local", "replay:log.jsonl" and "my_module:factory", which are short forms."""
     if not isinstance(value, str):
         return value
     kind, colon, path = value.partition(":")
-    return {"kind": kind, "options": {"path": path}} if colon else {"kind": kind}
+    return {"kind": kind, "options": {"path": path}} if colon and kind in PROVIDERS.names else {"kind": value}
 
 
 AnyStrategy = Annotated[StrategyConfig, strategies.WRITTEN]

@@ -1,4 +1,4 @@
-"""Providers by name, loaded when they are first asked for: built in, or an installed package's entry point.
+"""Providers by name, loaded when they are first asked for: built in, an entry point, or a factory of one's own.
 
 Also the inputs of a provider: its options, and each model's `Endpoint`.
 """
@@ -59,6 +59,7 @@ PROVIDERS: Registry[Factory] = Registry(
         "fake": "cascade.providers.fake:create",
     },
     callable_alone,
+    by_place=True,
 )
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "litellm": (),
@@ -67,7 +68,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "replay": ("path",),
     "fake": ("replies",),
 }
-"""The options of the built-in providers. An installed provider checks its own."""
+"""The options of the built-in providers. Any other provider checks its own."""
 
 
 def create(kind: str, settings: ProviderSettings) -> Provider:

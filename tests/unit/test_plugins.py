@@ -205,6 +205,17 @@ def test_they_can_be_named_by_their_places():
         assert orchestrator.ask("What is 7?").answers
 
 
+def test_a_provider_of_ones_own_is_named_by_its_place(module):
+    name = module("from cascade.providers.fake import FakeProvider\nmake = lambda settings: FakeProvider()")
+    for written in (f"{name}:make", {"kind": f"{name}:make", "options": {"path": "x"}}):
+        with Orchestrator.from_config(MODELS | {"provider": written}) as orchestrator:
+            assert orchestrator.ask("What is 7?").text
+    for wrong in (f"{name}:take", "no_module:make", "faek"):
+        with pytest.raises(ConfigError) as caught:
+            load(MODELS | {"provider": wrong})
+        assert [problem.partition(":")[0] for problem in caught.value.problems] == ["provider.kind"]
+
+
 @pytest.mark.usefixtures("plugged")
 def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict():
     assert load(MODELS | {"strategy": {"kind": "sampling"}}).policy.model_dump()["kind"] == "fixed"
