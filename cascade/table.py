@@ -282,11 +282,12 @@ class Log:
         if self.reference is None:
             raise UsageError(f"{self.name} has no answer of a reference alone.")
         judged, cost = ~np.isnan(self.reference.right), self.reference.cost_nano_usd
+        answers = judged & self.answers[:, -1] if self.reference.is_last else judged
         unknown = np.full((self.n, 1), np.nan)
         return replace(
             self,
             nodes=ALONE,
-            answer=np.where(judged, 0, -1)[:, None],
+            answer=np.where(answers, 0, -1)[:, None],
             right=self.reference.right[:, None],
             cost_nano_usd=cost[:, None],
             bought=judged[:, None],

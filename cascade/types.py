@@ -294,12 +294,13 @@ class Step(NamedTuple):
         if self.audited:
             return "run for an audit: nothing is kept"
         sources = " and ".join(self.candidates[index].source for index in decision.keep)
+        compared = f"{_compared(decision)}: " if self.candidates else ""  # without an answer no doubt decides
         if decision.proceed:
             onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
-            return f"{_compared(decision)}: {onward}" + (f", keeping {sources}" if sources else "")
+            return f"{compared}{onward}" + (f", keeping {sources}" if sources else "")
         goes_on = not decision.next_score < decision.kappa  # an unknown doubt, too
-        ending = "the last step" if goes_on else _compared(decision)
-        return f"{ending}: " + (f"served {sources}" if sources else "nothing to serve")
+        ending = "the last step: " if goes_on else compared
+        return ending + (f"served {sources}" if sources else "nothing to serve")
 
 
 def _compared(decision: Decision) -> str:

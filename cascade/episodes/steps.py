@@ -120,6 +120,7 @@ def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
     doubled = any_of(bought.episode[runs[times > 1] // width]) & (calls.episodes.name == calls.episodes.spelled)
     silent = (many == 0) & (np.bincount(bought.step_of[calls.flags["replied"][bought.calls]], minlength=steps) == 0)
     unknown = np.bincount(bought.answers_in[np.isnan(calls.right[bought.answer])], minlength=steps) > 0
+    unknown |= np.isnan(calls.right).all()  # in such a log an episode without an answer is not judged either
     kinds = {_AMBIGUOUS: bought.ambiguous, _SILENT: silent, _UNJUDGED: unknown & (not unjudged)}
     of_step = np.select(list(kinds.values()), list(kinds), -1)
     of_episode = np.full(n, -1)

@@ -78,11 +78,13 @@ def test_the_cost_of_an_answer_counts_every_call(calls, cost, bound, by_model):
 def test_explain_says_each_step_its_notes_the_warnings_and_the_end():
     decision = Decision((1,), False, (-1.0, 1.0), 0.1, 0.3)
     first = step(1, candidate("Rhine"), candidate("Danube", "guide"), decision=decision, notes=("odd",))
-    done = answer(first, step(2), warnings=("careful",), stopped="horizon")
+    silent = step(2, decision=Decision((), True, (), 0.1, 0.3))
+    done = answer(first, silent, step(3), warnings=("careful",), stopped="horizon")
     assert done.explain().splitlines() == [
         "step 1: base: 'Rhine', guide: 'Danube' -> doubt 0.1, below 0.3: served guide",
         "  note: odd",
-        "step 2: no usable answer -> not decided",
+        "step 2: no usable answer -> asked on",
+        "step 3: no usable answer -> not decided",
         "warning: careful",
         "stopped: horizon",
     ]

@@ -50,7 +50,7 @@ def row_of_reading(episode: str, step: int, model: str, answer: str | None, **fi
     return dict.fromkeys(COLUMNS) | given | fields
 
 
-def pair(episode: str, cheap: str, dear: str | None, **fields: Any) -> list[dict[str, Any]]:
+def pair(episode: str, cheap: str | None, dear: str | None, **fields: Any) -> list[dict[str, Any]]:
     return [row_of_reading(episode, 1, SMALL, cheap, **fields), row_of_reading(episode, 2, LARGE, dear, **fields)]
 
 
@@ -168,11 +168,13 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path):
-    log = open_log(written(tmp_path / "log.jsonl", [*pair("a", "x", "x"), *pair("b", "x", "y")]))
+    rows = [*pair("a", "x", "x"), *pair("b", "x", "y"), *pair("c", None, None)]
+    log = open_log(written(tmp_path / "log.jsonl", rows))
     (read,) = log.reads
     assert log.unlabelled
     assert read.facts.truth == Truth(LARGE, "text")
-    assert read.log.right.tolist() == [[1, 1], [0, 1]]
+    assert np.nan_to_num(read.log.right).tolist() == [[1, 1], [0, 1], [0, 0]]
+    assert read.log.alone().answers[:, 0].tolist() == [True, True, False]
 
 
 def test_labels_are_used_where_there_are_some_unless_a_reference_is_named(tmp_path):
