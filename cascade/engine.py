@@ -81,7 +81,7 @@ class RunPlan(NamedTuple):
         return cls(strategy.only(part), policy, walk=strategy.reference_walk if part.reference else None)
 
 
-class Terms(NamedTuple):
+class RunTerms(NamedTuple):
     """What a configuration says of every question.
 
     Attributes:
@@ -104,7 +104,7 @@ class _QuestionWalk:
     question: Question
     walk: Walk
     plan: RunPlan
-    terms: Terms
+    terms: RunTerms
     purse: Budget
     deadline: Deadline
     may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
@@ -287,7 +287,7 @@ class _QuestionWalk:
 def run(
     question: Question,
     plan: RunPlan,
-    terms: Terms = Terms(),  # noqa: B008 - frozen
+    terms: RunTerms = RunTerms(),  # noqa: B008 - frozen
     *,
     budget: Budget | None = None,
     deadline: Deadline | None = None,
@@ -309,7 +309,7 @@ def run(
         The answer, as the generator's value.
 
     Raises:
-        BudgetExceededError: as `Terms.on_exhausted` says; `calls` has the paid calls.
+        BudgetExceededError: as `RunTerms.on_exhausted` says; `calls` has the paid calls.
         ProviderError: every model that could have answered failed, or the deadline came before any answer; `calls` has
             the paid calls.
         RefusedFieldError: an application's request has fields that no model may be sent.

@@ -14,7 +14,7 @@ from cascade.chat import Chat, ChatRequest, chat_request
 from cascade.checks import MAX_QUESTION_CHARS, above_zero, did_you_mean
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
-from cascade.engine import Run, RunPlan, Terms, drive, run
+from cascade.engine import Run, RunPlan, RunTerms, drive, run
 from cascade.errors import BatchError, ClosedError, UsageError
 from cascade.factory import alone, build_fallbacks, build_fields, build_guards, build_policy, build_strategy
 from cascade.money import Price, exact_dollars, nano_usd
@@ -154,7 +154,7 @@ class Runtime:
         self._spanned = self._with_spans()
         self.fields = build_fields(config, self.guards, self._prices)
         exhausted, fallbacks = config.budget.on_exhausted, build_fallbacks(config)
-        self._terms = Terms(self._prices, exhausted, fallbacks, self.fields)
+        self._terms = RunTerms(self._prices, exhausted, fallbacks, self.fields)
         self.traces = self._make_writer()
 
     @staticmethod

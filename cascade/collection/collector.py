@@ -19,7 +19,7 @@ from cascade.budget.charges import Budget, failed_call, paid_call
 from cascade.checks import did_you_mean
 from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, policies
-from cascade.engine import RunPlan, Terms, drive, run
+from cascade.engine import RunPlan, RunTerms, drive, run
 from cascade.episodes.journal import Journal
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.factory import build_policy, build_strategy
@@ -321,7 +321,7 @@ class Collector:
                     raise
                 raise hole.error from None
 
-        terms = Terms(self._prices, fields=self.orchestrator.runtime.fields)
+        terms = RunTerms(self._prices, fields=self.orchestrator.runtime.fields)
         return _result(drive(run(question.question, plan, terms), answered))
 
     def _from_record(self, request: Request) -> Completion:

@@ -186,8 +186,7 @@ def ladder_of_models(rows: Rows, models: Sequence[str]) -> Rows:
     unknown = [name for name in ladder if name not in order]
     twice = [name for name, times in Counter(ladder).items() if times > 1]
     if unknown:
-        listed = ", ".join(order[:_NAMED]) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
-        raise UsageError(f"The log has no model {unknown[0]}{did_you_mean(unknown[0], order)}; it has {listed}.")
+        raise UsageError(f"The log has no model {unknown[0]}{did_you_mean(unknown[0], order)}.")
     if twice:
         raise UsageError(f"Name each model once; {', '.join(twice)} is named several times.")
     if len(ladder) < 2:
@@ -209,9 +208,6 @@ def ladder_of_models(rows: Rows, models: Sequence[str]) -> Rows:
         return {**row, **place, "signals": signals}
 
     return lambda: (placed(row) for row in rows() if row["walk"] is None and row["model"] in step_of)
-
-
-_NAMED = 12
 
 
 def _rungs(rows: Iterable[Row]) -> list[str]:

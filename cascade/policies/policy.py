@@ -87,8 +87,7 @@ class Policy(ABC):
         for signal in self.reads:
             if signal not in recorded:
                 lack = f"The policy {self.kind} reads the signal {signal}, which {log.name} lacks"
-                has = ", ".join(recorded) or "no signal"
-                raise UsageError(f"{lack}{did_you_mean(signal, recorded)}; it has {has}.")
+                raise UsageError(f"{lack}{did_you_mean(signal, recorded) if recorded else '; it has no signal'}.")
 
     def settings(self) -> dict[str, Any]:
         """Return what `policy.json` says of it, without its kind and nodes: plain JSON values.

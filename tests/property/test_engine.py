@@ -13,7 +13,7 @@ from unit.made import PRICES, RIVER, base_guide, completion, drive, yes_no
 from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
 
 from cascade.budget.charges import Budget
-from cascade.engine import Actions, RunPlan, Terms, actions, run
+from cascade.engine import Actions, RunPlan, RunTerms, actions, run
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -88,7 +88,7 @@ CAPS = st.none() | st.integers(0, 2_000_000)
 
 
 def settings(strategy: Any, policy: Any, cap: int | None, exhausted: str) -> dict[str, Any]:
-    return {"plan": RunPlan(strategy, policy), "terms": Terms(PRICES, exhausted), "budget": Budget(cap)}
+    return {"plan": RunPlan(strategy, policy), "terms": RunTerms(PRICES, exhausted), "budget": Budget(cap)}
 
 
 def caller(script: list[Any]) -> Any:

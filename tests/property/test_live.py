@@ -11,7 +11,7 @@ import pytest
 from unit.made import drive
 
 from cascade.conformal.path import Scores, Walks, reaches, surest
-from cascade.engine import RunPlan, Terms, run
+from cascade.engine import RunPlan, RunTerms, run
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.money import Price
@@ -205,7 +205,7 @@ RULES: dict[str, Callable[[], Policy]] = {
 
 def served(world: World, live: Live) -> Answer:
     strategy = world if live.selection is None else world.only(live.selection)
-    walk = run(QUESTION, RunPlan(strategy, live), Terms({"model": PRICE}))
+    walk = run(QUESTION, RunPlan(strategy, live), RunTerms({"model": PRICE}))
     return drive(walk, strategy.complete)
 
 

@@ -11,7 +11,7 @@ from cases import each
 
 from cascade import engine
 from cascade.budget.charges import Budget, failed_call, most_nano_usd, paid_call
-from cascade.engine import Run, RunPlan, Terms, _by_answer, _surest, decide, run
+from cascade.engine import Run, RunPlan, RunTerms, _by_answer, _surest, decide, run
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -49,9 +49,9 @@ Said = str | Completion | BaseException
 
 
 def walk(strategy: Any = THREE, policy: Any = None, budget: Budget | None = None, **settings: Any) -> Run:
-    terms = {name: settings.pop(name) for name in Terms._fields if name in settings}
+    terms = {name: settings.pop(name) for name in RunTerms._fields if name in settings}
     plan = RunPlan(strategy, policy or ThresholdPolicy(), **settings)
-    return run(RIVER, plan, Terms(**{"prices": PRICES, **terms}), budget=budget)
+    return run(RIVER, plan, RunTerms(**{"prices": PRICES, **terms}), budget=budget)
 
 
 def asked(*said: Said, **settings: Any) -> Answer:

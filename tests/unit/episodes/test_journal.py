@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from patience import at_once
 
 from cascade.budget.charges import paid_call
-from cascade.engine import RunPlan, Terms, run
+from cascade.engine import RunPlan, RunTerms, run
 from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
 from cascade.errors import UsageError
@@ -168,7 +168,7 @@ def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice():
     both = {"base": base_guide(small, large, 1, samples=1, decider="base")}
     both |= {"guide": base_guide(small, large, 1, samples=1, decider="guide")}
     for strategy in (*both.values(), exits(small, "base", 1), exits(large, "guide", 1)):
-        answer = drive(run(RIVER, RunPlan(strategy), Terms(PRICES)), call)
+        answer = drive(run(RIVER, RunPlan(strategy), RunTerms(PRICES)), call)
         made = {one["signals"]["replay"]["purpose"]: one["candidate"] for one in rows(answer)}
         wanted = {"answer": 0, "exit": None} if len(strategy.models) == 1 else {"answer": 0, "judge": 1, "decide": None}
         assert made == wanted
@@ -355,7 +355,7 @@ def test_a_row_that_is_no_json_is_not_written_nor_are_those_beside_it(path):
 def test_a_walk_can_be_made_from_the_record_alone(path):
     said = {"base": "Answer: Rhine", "guide": "No, Danube"}
     strategy = base_guide(ModelUse("small"), ModelUse("large"), 2, samples=2)
-    plan, terms = RunPlan(strategy, FixedPolicy("both", 2)), Terms(PRICES)
+    plan, terms = RunPlan(strategy, FixedPolicy("both", 2)), RunTerms(PRICES)
     with Journal(path) as journal:
 
         def pays(asked: Request) -> Completion:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cascade.engine import RunPlan, Terms, run
+from cascade.engine import RunPlan, RunTerms, run
 from cascade.errors import AuthenticationError, MissingExtraError, ProviderUnavailableError, UsageError
 from cascade.identity import question_id
 from cascade.logs import own
@@ -263,7 +263,7 @@ def answered(*said: Completion | Exception, prices: object = PRICES) -> Answer:
         return reply
 
     strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=2)
-    return drive(run(ASKED, RunPlan(strategy, ThresholdPolicy()), Terms(prices)), call)
+    return drive(run(ASKED, RunPlan(strategy, ThresholdPolicy()), RunTerms(prices)), call)
 
 
 RHINE = completion("Answer: Rhine", usage=Usage(100, 10, 4, 1), latency_s=0.0123456, finish_reason="stop")

@@ -14,7 +14,7 @@ from cases import each
 from cascade.chat import ChatRequest
 from cascade.collection import collect, journal_of
 from cascade.config import load
-from cascade.engine import RunPlan, Terms, run
+from cascade.engine import RunPlan, RunTerms, run
 from cascade.episodes.rows import reads_of
 from cascade.errors import (
     AuthenticationError,
@@ -562,7 +562,7 @@ def log_of_all(questions: int = 6) -> Log:
     for number in range(questions):
         question = Question(f"Which river is it{'?' * number}")
         answer: Answer = drive(
-            run(question, RunPlan(strategy, FixedPolicy("both", strategy.horizon)), Terms(made.prices())),
+            run(question, RunPlan(strategy, FixedPolicy("both", strategy.horizon)), RunTerms(made.prices())),
             wrong_of_odd,
         )
         for row in rows(answer, horizon=strategy.horizon):
@@ -586,7 +586,7 @@ def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no():
     made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
     strategy, policy = build_strategy(made), ThresholdPolicy(0.5, when="p_yes")
     for text, steps in (("even", 2), ("odd", 3)):
-        answer = drive(run(Question(text), RunPlan(strategy, policy), Terms(made.prices())), wrong_of_odd)
+        answer = drive(run(Question(text), RunPlan(strategy, policy), RunTerms(made.prices())), wrong_of_odd)
         assert (len(answer.steps), answer.text) == (steps, "Danube")
         assert answer.cost is not None
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.engine import RunPlan, Terms, run
+from cascade.engine import RunPlan, RunTerms, run
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, RateLimitedError
 from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
@@ -38,7 +38,7 @@ BASE = Completion(
 def logged(base: Completion, judge: Completion, rounds: int = 1) -> Answer:
     strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=rounds)
     said = by_purpose({"base": base, "judge": judge, "direct": base})
-    return drive(run(RIVER, RunPlan(strategy, ThresholdPolicy(0.0)), Terms(PRICES)), said)
+    return drive(run(RIVER, RunPlan(strategy, ThresholdPolicy(0.0)), RunTerms(PRICES)), said)
 
 
 def replayed(answer: Answer, one: Request) -> Completion:
