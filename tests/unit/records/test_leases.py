@@ -224,7 +224,7 @@ def test_calls_that_come_at_once_share_a_transaction(ledgers, monkeypatch):
 
     monkeypatch.setattr(one, "_transact", counted)
     at_once(*(partial(one.reserve, HOLD, CAPS, FAR_S) for _ in range(8)))
-    assert (len(entered), sum(entered)) == (2, 8)
+    assert (len(entered) in {1, 2}, sum(entered)) == (True, 8)  # 1 where all came before the first began
     assert one.account("total") == Account(0, 8 * HOLD)
 
 
