@@ -90,7 +90,7 @@ class Registry(Generic[T]):
         return paths[0] if paths else None
 
 
-_ADVICE = "Repair or uninstall the package that provides it, or add the folder of its module to PYTHONPATH."
+_ADVICE = "Repair or uninstall the package that provides it."
 
 
 def subclass_of(base: type) -> Callable[[Any], str | None]:
@@ -134,7 +134,7 @@ def imported(path: str) -> Any:
                 import_module(module)
         return reduce(getattr, attribute.split("."), import_module(module))
     except ModuleNotFoundError as error:
-        raise ValueError(f"cannot be found: there is no module {error.name}") from None
+        raise ValueError(f"cannot be found: there is no module {error.name} in the folders of PYTHONPATH") from None
     except AttributeError as error:
         loaded = sys.modules.get(module)
         names = [name for name in dir(loaded) if not name.startswith("_")]
