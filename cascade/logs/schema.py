@@ -429,7 +429,7 @@ class Dropped:
         >>> dropped = Dropped()
         >>> dropped.drop("not a JSON object", "log.jsonl:17")
         >>> dropped.describe()
-        '1 left out: not a JSON object (1). First: log.jsonl:17: not a JSON object'
+        '1 left out: not a JSON object (1). First: log.jsonl:17'
         """
         clauses = []
         if self.rows:
@@ -441,7 +441,8 @@ class Dropped:
         places, reasons = [*self.first, *self.noted], [*self.rows, *self.notes]
         of_reason = [[place for place in places if place.endswith(f": {reason}")] for reason in reasons]
         listed = dict.fromkeys(place for at in range(_PLACES) for own in of_reason for place in own[at : at + 1])
-        return f"{'; '.join(clauses)}. First: {'; '.join([*listed][:_PLACES])}"
+        known = f": {reasons[0]}" if len(reasons) == 1 else ""
+        return f"{'; '.join(clauses)}. First: {'; '.join([place.removesuffix(known) for place in [*listed][:_PLACES]])}"
 
 
 def _counted(counts: Counter[str]) -> str:
