@@ -295,7 +295,7 @@ class ServingState:
     Attributes:
         default: the policy for questions without a level.
         strategy: the strategy of all levels.
-        monitors: the audit results of all certificates since the orchestrator was made.
+        monitors: the audit results of all certificates, with those on record in the policy directory.
         levels: the risk of each level, the cheapest level first; empty for a policy without levels.
         by_level: the policy of each level; of a policy without levels, that of the level "".
     """
