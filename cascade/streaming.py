@@ -11,7 +11,6 @@ from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import TypeAlias
 
-from cascade.chat import ChatRequest
 from cascade.engine import Run, Steps
 from cascade.errors import BudgetExceededError, ProviderError
 from cascade.plans.reply import AnswerText
@@ -93,15 +92,11 @@ class Flow:
         self._open = self._open and decision is not None and decision.proceed and not decision.keep
 
     def shows(self, request: Request) -> bool:
-        """Return whether the reply to a request can be streamed."""
-        last = 0 < self._horizon <= request.step and request.purpose in _ANSWERING
-        return self._open and last and request.chat is not None and not _checked_whole(request.chat)
-
-
-def _checked_whole(request: ChatRequest) -> bool:
-    """Whether the whole reply is needed before it can be served: JSON, a required tool call, log-probs."""
-    choice = request.options.get("tool_choice")
-    return request.wants_json or choice not in (None, "auto", "none") or bool(request.top_logprobs)
+        """Return whether the reply can be streamed. JSON, a required tool call and log-probs need the whole one."""
+        chat, last = request.chat, 0 < self._horizon <= request.step and request.purpose in _ANSWERING
+        if not (self._open and last) or chat is None or chat.wants_json or chat.top_logprobs:
+            return False
+        return chat.options.get("tool_choice") in (None, "auto", "none")
 
 
 async def served(
