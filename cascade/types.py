@@ -298,8 +298,7 @@ class Step(NamedTuple):
         if decision.proceed:
             onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
             return f"{compared}{onward}" + (f", keeping {sources}" if sources else "")
-        goes_on = not decision.next_score < decision.kappa  # an unknown doubt, too
-        ending = "the last step: " if goes_on else compared
+        ending = compared if decision.next_score < decision.kappa else "the last step: "  # with an unknown doubt, too
         return ending + (f"served {sources}" if sources else "nothing to serve")
 
 
