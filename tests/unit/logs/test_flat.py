@@ -157,12 +157,13 @@ def test_a_table_as_spreadsheets_write_it_holds_the_same(tmp_path, name, before,
     assert (dropped.count, dropped.notes.total()) == (0, encoding == "cp1252")
 
 
+@pytest.mark.parametrize("first", ["q", "q" * (1 << 20)])  # the next lines are read with it, or later
 @pytest.mark.parametrize("ends", ["\r\n", "\n"])
-def test_lines_with_other_ends_than_the_first_are_rows_too(tmp_path, ends):
-    rows = ["q,x,y", '"two\r\nlines","a\rb",y', '"three\nlines",x,y\rr,x,z']
+def test_lines_with_other_ends_than_the_first_are_rows_too(tmp_path, ends, first):
+    rows = [f"{first},x,y", '"two\r\nlines","a\rb",y', '"three\nlines",x,y\rr,x,z']
     (tmp_path / "t.csv").write_bytes(ends.join(["question,a_answer,b_answer\n", *rows]).replace("\n\r", "\r").encode())
     questions = [row["question"] for row in rows_of(tmp_path / "t.csv")[::2]]
-    assert questions == ["q", "two\r\nlines", "three\nlines", "r"]
+    assert questions == [first, "two\r\nlines", "three\nlines", "r"]
 
 
 @pytest.mark.parametrize(("separator", "cost"), [(";", 1_234_000_000), ("|", None)])
