@@ -65,18 +65,14 @@ def _clean_environment(session_patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _a_busy_machine_cuts_no_transaction_off(session_patch: pytest.MonkeyPatch) -> None:
     """Give transactions a minute: on a busy machine one that is well takes more than the 1 s of a service."""
-    from cascade.records import link
-
-    session_patch.setattr(link, "LIMIT_S", 60.0)
+    session_patch.setattr("cascade.records.link.LIMIT_S", 60.0)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk(session_patch: pytest.MonkeyPatch) -> None:
     """Leave what is written to the operating system: tests kill processes, they do not cut the power."""
-    from cascade.episodes import journal
-
     session_patch.setattr(os, "fsync", lambda handle: None)
-    session_patch.setattr(journal, "SYNCHRONOUS", "OFF")
+    session_patch.setattr("cascade.episodes.journal.SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture(scope="session", autouse=True)
