@@ -237,9 +237,7 @@ def promote(
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    Each look spends a part of 1 - confidence and its conversations, which never certify again.
-
-    Until there are enough conversations no look is taken, so a timer may run this.
+    A look spends a part of 1 - confidence, and its conversations. Too few make no look: a timer may run this.
 
     Example: cascade promote --config support.yaml
     """

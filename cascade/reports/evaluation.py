@@ -205,15 +205,13 @@ def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) 
     notes = {"are no audits, and left out": audits.others, "have no date, and count first": audits.undated}
     notes["made or prove the policy, and support it even if the traffic has changed"] = used
     lines += [f"Note: {number:,} requests {text}." for text, number in notes.items() if number]
-    texts = [tuple(map(_figure, row.values())) for row in rows]
+    texts = [
+        tuple(["–" if raw is None else f"{raw:.3g}" if isinstance(raw, float) else str(raw) for raw in row.values()])
+        for row in rows
+    ]
     table = Table("Certificates", tuple([name.replace("_", " ") for name in rows[0]]), tuple(texts))
     document = {"alarmed": alarmed > 0, "not_audited": audits.others or 0, "undated": audits.undated, "seen": used}
     return Report(tuple(lines), (table,), document | {"certificates": rows})
-
-
-def _figure(value: object) -> str:
-    """Return a figure as the table shows it; a dash for none."""
-    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _watched(policy: Policy, certificate: Certificate, log: Log, level: float) -> dict[str, Any]:
