@@ -226,23 +226,23 @@ def reads_for(reading: Reading, kind: str | None, comparator: str | None = None)
         return reading.reads
     reads = reading.compared(comparator).reads if rules.compares else reading.reads
     for read in reads:
-        _check_truth(rules, read)
+        _check_truth(rules, read, reading)
     return reads
 
 
-def _check_truth(rules: Kind, read: Read) -> None:
-    """Raise UsageError if "right" in a log does not mean what a kind of promise is about."""
+def _check_truth(rules: Kind, read: Read, log: Reading) -> None:
+    """Raise UsageError if "right" in a data set of a log does not mean what a kind of promise is about."""
     truth, name = read.facts.truth, read.log.name
     if "judgements" in rules.needs and (truth is None or truth.kind is None):
         raise UsageError(f"{rules.name} needs people's judgements of the outputs: cascade review, then --reviews FILE.")
     if truth is not None and truth.kind not in {None, rules.name}:
         raise UsageError(f"In {name} people judged the outputs for {truth.kind}, not for {rules.name}.")
     if truth is not None and truth.kind is None and not rules.compares:
+        labels = "read it without --reference" if not log.unlabelled else "label it (column correct)"
+        labels = "name what judges by its accepted answers: --matcher exact" if log.unjudged else labels
         raise UsageError(
-            f"{rules.name} needs labels, but in {name} right means equal to what {truth.reference} gives: ask for "
-            "--promise agreement, or read a log with labels without --reference, or name the matcher that judges by "
-            "the accepted answers where the log has them (column gold): --matcher exact, or have the outputs that "
-            "differ judged: cascade review, then --reviews FILE (regret, preference)."
+            f"{rules.name} needs labels, and in {name} right means equal to what {truth.reference} gives: {labels}, or "
+            "--promise agreement, or have outputs judged (cascade review, then --reviews FILE: regret, preference)."
         )
 
 
