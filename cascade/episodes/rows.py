@@ -16,7 +16,7 @@ import numpy as np
 
 from cascade import table
 from cascade.conformal.scope import LENGTHS
-from cascade.episodes.steps import DOUBLED, Bought, first_of, problems_of, reads_before, summed, usable
+from cascade.episodes.steps import Bought, first_of, problems_of, reads_before, summed, usable
 from cascade.episodes.walks import walked
 from cascade.errors import UsageError
 from cascade.logs import schema
@@ -151,7 +151,7 @@ def reads_of(
         listed = ["There is no episode to judge in this log."]
         if left_out.count:
             listed += [f"{left_out.describe()}."]
-            listed += [] if set(left_out.rows) == {DOUBLED} else [_JUDGED if calls.has_gold else _NO_GOLD]
+            listed += [_JUDGED if calls.has_gold else _NO_GOLD] if schema.UNJUDGED in left_out.rows else []
         raise UsageError(" ".join(listed))
     return reads
 

@@ -13,13 +13,12 @@ from cascade.logs.columns import Calls
 from cascade.logs.schema import Dropped
 from cascade.table import Bools, Ints
 
-DOUBLED = "a question that is answered twice in one step: give each run its own episode_id"
 _FAILED = "an episode in which the call of a model failed"
 _OTHERS = "an episode with a step that depends on other steps than in other episodes"
 _REASONS = (
     _FAILED,
-    DOUBLED,
-    "an episode without a step",
+    "a question that is answered twice in one step: give each run its own episode_id",
+    "an episode without a step, as where the guide answers alone",
     "an episode with a step missing in the middle",
     "an episode with a step that depends on itself or on a later step",
     "an episode with a step of several answers, one of them with a null candidate",

@@ -300,7 +300,7 @@ def test_rows_become_columns(case):
     [
         ([row(correct=None)], UNJUDGED),
         ([row(step=2)], "an episode with a step missing in the middle"),
-        ([row(walk=GUIDE_ONLY, kept=True)], "an episode without a step"),
+        ([row(walk=GUIDE_ONLY, kept=True)], "an episode without a step, as where the guide answers alone"),
         (
             [row(signals={"replay": {FAILED: [[1, "base", "Timeout"]]}})],
             "an episode in which the call of a model failed",
@@ -313,8 +313,9 @@ def test_what_cannot_be_judged_is_left_out_and_counted(rows, why):
     dropped = Dropped()
     (read,) = reads_of([*rows, row("other")], dropped)
     assert (read.log.n, dict(read.dropped.rows), read.facts.unjudged) == (1, {why: 1}, int(why == UNJUDGED))
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         reads_of(rows)
+    assert ("gold" in str(caught.value)) == (why == UNJUDGED)
 
 
 def test_two_answers_under_the_questions_own_id_are_two_runs_in_one():
