@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from cascade.errors import CascadeError, StoreError, UsageError
+from cascade.safety import open_regular
 
 FOLDER = ".cascade"
 """The folder of a project's own store; its .gitignore keeps it out of version control."""
@@ -47,7 +48,7 @@ def is_url(path: Path | str) -> bool:
 
 def located(store: Path | str) -> Path | str:
     """Return a store's URL as it is, that of a file of SQLite, and anything else as a path."""
-    with suppress(OSError), Path(store).open("rb") as file:  # no file, or a URL
+    with suppress(OSError), open_regular(Path(store)) as file:  # no file, or a URL; opening a pipe would wait
         return f"sqlite:///{Path(store).resolve()}" if file.read(len(_SQLITE)) == _SQLITE else Path(store)
     return str(store) if is_url(store) else Path(store)
 
