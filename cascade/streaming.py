@@ -76,7 +76,7 @@ class Flow:
     Args:
         horizon: T, the number of the last step; 0 to show nothing before the answer is known.
 
-    >>> from cascade.types import Question
+    >>> from cascade import ChatRequest, Question
     >>> asked = ChatRequest([{"role": "user", "content": "Hi"}])
     >>> request = Request("large", (), "large", "answer", 2, Question("Hi"), 10, chat=asked)
     >>> Flow(2).shows(request), Flow(3).shows(request)
