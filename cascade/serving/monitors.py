@@ -75,7 +75,7 @@ class ServiceStatus:
         certified: how many of these answers have a certificate.
         uncertified_nano_usd: the cost of the answers without a certificate; None if the cost of one is unknown.
         missing: audited answers whose truth was recorded but shows nothing, since a call failed or a step was of a
-            kind that the calibration did not have.
+            kind that the log of the certificate did not have.
     """
 
     answered: int = 0
@@ -221,7 +221,7 @@ class CertificateMonitors:
         monitor = self._monitors[name] = self._monitors.get(name, start).update(missed)
         if monitor.alarmed:
             losses = f"audits found {monitor.misses} of {monitor.audits} questions missed"
-            why = f"it was withdrawn: {losses}, and at most {percent(promise.risk)} were promised; calibrate again"
+            why = f"it was withdrawn: {losses}, and at most {percent(promise.risk)} were promised; fit on newer ones"
             self._withdraw(name, "audits", why)
         return True
 
