@@ -107,8 +107,8 @@ def counted_as(read: PolicyDirectory, shares: Mapping[int, float]) -> Check:
             text = f"its level is {certificate.level:.3g}, and fit {number or 1} may spend {most * delta:.3g}"
             return Check("attempts", False, f"{whom}{text}")
     rest = "" if shares else "; no count of it lies in the folder of this log"
-    numbers = sorted({str(certificate.attempts or "unknown") for certificate in read.certificates.values()})
-    return Check("attempts", True, f"fit {', '.join(numbers)} of these requests{rest}")
+    numbers = ", ".join(sorted({f"fit {each.attempts}" for each in read.certificates.values() if each.attempts}))
+    return Check("attempts", True, f"{numbers or 'it is unknown which fit'} of these requests{rest}")
 
 
 def same_reference(read: PolicyDirectory, reference: str | None) -> Check:
