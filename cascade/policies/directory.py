@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -352,5 +353,6 @@ def audits_on_record(folder: str | Path, certificate: str, begin: int) -> tuple[
     return [], begin
 
 
+@lru_cache  # each request asks for the same few, and a path takes longer to make than to look for
 def _mark(folder: str | Path, name: str, what: str = "withdrawn") -> Path:
     return Path(folder) / f"{what}-{name}.txt"
