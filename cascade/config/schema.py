@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_
 
 from cascade.budget.caps import OF_CLIENTS, Window
 from cascade.chat import budget_problem
-from cascade.checks import checked_base, distinct, shown_name, unknown
+from cascade.checks import checked_base, distinct, hint_at, shown_name, unknown
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
 from cascade.plans import presets as strategies
@@ -35,7 +35,7 @@ def _known_provider(value: str) -> str:
     try:
         known = value in PROVIDERS.names or (":" in value and PROVIDERS.find(value))
     except UsageError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(f"{str(error).rstrip('.')}{hint_at(value.partition(':')[0], PROVIDERS.names)}") from None
     if not known:
         raise ValueError(unknown("provider", value, PROVIDERS.names))
     return value

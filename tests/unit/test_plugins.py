@@ -214,6 +214,8 @@ def test_a_provider_of_ones_own_is_named_by_its_place(module):
         with pytest.raises(ConfigError) as caught:
             load(MODELS | {"provider": wrong})
         assert [problem.partition(":")[0] for problem in caught.value.problems] == ["provider.kind"]
+    with pytest.raises(ConfigError, match="replay"):
+        load(MODELS | {"provider": "replai:log.jsonl"})
 
 
 @pytest.mark.usefixtures("plugged")
