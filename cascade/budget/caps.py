@@ -1,8 +1,8 @@
-"""Caps on many requests together: a ledger of accounts, each with money spent and money held.
+"""Caps that many requests share: a ledger of accounts, each with an amount spent and an amount held.
 
-Before a call its highest price is held on every account that has a cap; after it the real cost is booked and the hold
-ends. `MemoryLedger` serves one process, `records.ledger` any number of them: each holds a `Lease` of an account, from
-which its calls' holds are carved. Amounts are integer nano-dollars.
+Before a call, the most that it can cost is held on every account that has a cap; afterwards its actual cost is booked
+and the hold ends. `MemoryLedger` serves one process, `records.ledger` any number of them: each process takes a `Lease`
+on an account and carves the holds of its calls out of that. Amounts are integer nano-dollars.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cascade.identity import storable
 
 
 class Account(NamedTuple):
-    """The balance of one account, in nano-dollars. `spent + held` never exceeds a cap under which a hold was made.
+    """The balance of one account, in nano-dollars. A hold never takes `spent + held` above the cap it was made under.
 
-    `alerted` is the highest amount that an alert has reported; `resets` counts how often the account was set to 0.
+    `alerted` is the highest amount for which an alert was recorded; `resets` is how often the account was reset to 0.
     """
 
     spent: int = 0
@@ -35,12 +35,12 @@ class Account(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Money that is set aside for a call.
+    """Money set aside for a call.
 
     Attributes:
-        amount: nano-dollars, the most that the call can cost.
-        owner: the process that made it.
-        expires_s: when it counts as lost, in seconds since 1970.
+        amount: the most that the call can cost, in nano-dollars.
+        owner: the process that made the hold.
+        expires_s: when the hold counts as lost, in seconds since 1970.
     """
 
     id: str
@@ -51,9 +51,9 @@ class Hold(NamedTuple):
 
 
 class Accounts(NamedTuple):
-    """Which accounts are meant: of a scope, and of its names if it has none itself, in a period.
+    """A filter for accounts: `begin` is a scope, or a scope with a name (`user:ann`), and `end` is a period's suffix.
 
-    A `least` leaves those that have spent at least as much, and whose last alert reported less.
+    A bare scope includes all its names. With `least`, only accounts that spent at least that and were alerted for less.
 
     >>> meant = Accounts("user", " day:1970-01-01", least=5)
     >>> [meant.has(name, Account(spent=5)) for name in ("user:ann day:1970-01-01", "user day:1970-01-01", "user:ann")]
@@ -65,14 +65,14 @@ class Accounts(NamedTuple):
     least: int = 0
 
     def has(self, name: str, stands: Account) -> bool:
-        """Whether an account is one of them."""
+        """Return whether an account matches the filter."""
         if self.least and not stands.alerted < self.least <= stands.spent:
             return False
         return name == self.begin + self.end or (name.startswith(f"{self.begin}:") and period(name) == self.end)
 
 
 class Refused(NamedTuple):
-    """Why nothing was held: the account whose cap would be exceeded, and its balance."""
+    """A refused hold: the account whose cap it would exceed, and the account's balance."""
 
     account: str
     cap: int
@@ -90,10 +90,10 @@ def new_id() -> str:
 
 
 class MemoryLedger:
-    """A ledger in this process's memory, which ends with it. `records.ledger.SqlLedger` does the same in a database.
+    """A ledger in memory, which ends with the process. `records.ledger.SqlLedger` has the same methods on a database.
 
-    Every method is atomic, between threads and, in a database, processes. `carve` and `settle` ask no database; the
-    others raise StoreError if it cannot be reached.
+    Every method is atomic across threads and, with a database, across processes. `carve` and `settle` never query the
+    database; the others raise StoreError if it cannot be reached.
 
     >>> ledger = MemoryLedger()
     >>> hold = ledger.reserve(70, {"total": 100}, expires_s=1e12)
@@ -134,12 +134,12 @@ class MemoryLedger:
             return hold
 
     def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
-        """Do the same if no database need be asked; None: only `reserve` can tell."""
+        """Hold an amount as `reserve` does, without querying a database; return None if only `reserve` can decide."""
         hold = self.reserve(amount, caps, expires_s)
         return hold if isinstance(hold, Hold) else None
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
-        """End a hold and book its cost, or all of it if the cost is None; return False if it has ended before."""
+        """End a hold and book its cost, or the whole hold if the cost is None; return False if it had already ended."""
         with self._lock:
             return self._settle(hold.id, cost)
 
@@ -154,7 +154,7 @@ class MemoryLedger:
         return True
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book expired holds in full, and all holds of `owner`, which no longer runs; return how many."""
+        """Book in full all expired holds, and all holds of `owner`, a process that has ended; return how many."""
         with self._lock:
             lost = [hold.id for hold in self._holds.values() if hold.expires_s <= now_s or hold.owner == owner]
             return sum(self._settle(hold_id, None) for hold_id in lost)
@@ -164,26 +164,26 @@ class MemoryLedger:
         return self._accounts.get(name, Account())
 
     def accounts(self, meant: Collection[Accounts], count: int) -> dict[str, Account]:
-        """Return `count` of these accounts that have spent most, as far as it is written."""
+        """Return the `count` matching accounts that have spent the most."""
         used = (at for at in [*self._accounts.items()] if any(kind.has(*at) for kind in meant))
         return dict(heapq.nlargest(count, used, key=lambda at: at[1].spent))
 
     def prune(self, oldest: Mapping[str | None, str]) -> None:
-        """Forget accounts on which nothing is held, of periods before these, which are by `Caps.periods`."""
+        """Forget accounts without holds whose period is before `oldest`, a result of `Caps.periods`."""
         for name in [*self._accounts]:
             window, end = window_of(name), period(name)
-            with self._lock:  # which calls wait for
+            with self._lock:  # for one account at a time, since calls wait for it
                 if window and end < oldest[window] and not self._accounts[name].held:
                     del self._accounts[name]
 
-    def reset(self, name: str, who: str) -> None:  # noqa: ARG002 - it is logged
-        """Set what is spent on an account to 0; a store has a record of who did it. What is held stays held."""
+    def reset(self, name: str, who: str) -> None:  # noqa: ARG002 - the server logs it
+        """Set an account's spending to 0 and keep its holds; a database also records who did it."""
         with self._lock:
             stands = self._accounts[name]
             self._accounts[name] = Account(0, stands.held, resets=stands.resets + 1)
 
     def alert(self, name: str, amount: int) -> bool:
-        """Note that somebody is told of this amount; return whether nobody was, of it or a higher one."""
+        """Record an alert for this amount; return False if this amount or a higher one was already alerted."""
         with self._lock:
             stands = self._accounts[name]
             self._accounts[name] = stands._replace(alerted=max(amount, stands.alerted))
@@ -194,15 +194,15 @@ class MemoryLedger:
 
 
 _OFTEN = 2
-"""Holds in a turn from which on a lease has slack: an account of a user, say, has exact holds."""
+"""The fewest holds per turn for which a lease gets slack; rarely used accounts, such as one user's, get none."""
 _SHARE = 0.05
-"""Of an account's room: the most slack of one process."""
+"""The most slack that one process may lease, as a share of the account's room."""
 _AHEAD_S = 10.0
-"""For how long after its last change a lease serves calls. One in use changes every turn."""
+"""How long after its last renewal a lease accepts new holds. A lease in use is renewed every turn."""
 
 
 class Renewal(NamedTuple):
-    """What a lease becomes once a transaction is known to be committed; `longer`: by how much its amount grows."""
+    """The state that a lease takes once its transaction is known to be committed; its amount grows by `longer`."""
 
     id: str | None
     amount: int
@@ -214,17 +214,17 @@ class Renewal(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """A process's part of an account. `carved + spent` is at most `amount`, unless a call cost more than its hold.
+    """A process's part of an account. `carved + spent` exceeds `amount` only by costs that no hold covers.
 
     Attributes:
         cap: the account's cap.
-        id: the row that holds `amount` for it until `expires_s`; None without one.
-        carved: of it, what calls under way hold; `holds` counts them.
-        spent: what was booked and is not written yet.
-        change: one whose outcome is not known yet; whatever it is, `free` can be used.
-        lost: whether the row was recovered: the account has been charged with `amount`.
-        last_s: when its last hold ends.
-        resets: how often the account had been reset when `spent` began; None: not known.
+        id: the database row that holds `amount` for this lease until `expires_s`; None if there is none.
+        carved: the part of `amount` held by calls in progress; `holds` counts these calls.
+        spent: the cost that was booked here and is not yet written to the database.
+        change: a renewal whose outcome is not known yet; `free` can be used whatever the outcome.
+        lost: whether the row was recovered, so that the account was charged with all of `amount`.
+        last_s: when the last of its holds expires.
+        resets: how often the account had been reset when `spent` started to count; None if unknown.
     """
 
     cap: int = 0
@@ -246,23 +246,23 @@ class Lease:
 
     @property
     def free(self) -> int:
-        """What can be carved."""
+        """The amount that can still be carved."""
         change = self.change
         least = self.amount if change is None else min(self.amount, change.amount - change.granted + change.spent)
         return least - self.carved - self.spent
 
     def fits(self, amount: int, cap: int, expires_s: float) -> bool:
-        """Whether a hold can be carved. It ends no later than the lease, which nobody recovers before."""
+        """Return whether a hold can be carved. It must not outlive the lease, which is not recovered before it ends."""
         return amount <= self.free and expires_s <= self.expires_s and cap == self.cap
 
     def carve(self, amount: int, expires_s: float) -> None:
-        """Carve a hold."""
+        """Carve a hold out of the lease."""
         self.carved, self.holds, self._calls, self._last = self.carved + amount, self.holds + 1, self._calls + 1, amount
         self._most = max(self._most, self.carved + self._turn_spent)
         self.last_s = max(self.last_s, expires_s)
 
     def settle(self, amount: int, cost: int) -> None:
-        """End a hold."""
+        """End a hold and book its cost."""
         self.carved, self.holds = self.carved - amount, self.holds - 1
         self.book(cost)
 
@@ -271,34 +271,34 @@ class Lease:
         self.spent, self._turn_spent = self.spent + cost, self._turn_spent + cost
 
     def learn(self, resets: int) -> None:
-        """Forget what is not written if the account was reset since: no lease brings back what was spent before."""
+        """Drop unwritten spending from before a reset of the account, so that the lease does not bring it back."""
         self.spent = self.spent if self.resets in {None, resets} else 0
         self.resets = resets
 
     def turn(self) -> None:
-        """Begin a turn. What was in use at once in the last one, with what was spent in it, is usual now."""
+        """Begin a turn. The most in use at any time of the last turn, its spending included, becomes the usual."""
         self._usual = self._most if self._calls >= _OFTEN else 0
         self._most, self._turn_spent, self._calls = self.carved, 0, 0
 
     def slack(self, in_use: int, room: int) -> int:
-        """Return what to lease beyond `kept`: never a large share of the room, and nothing that no call fits in."""
+        """Return how much to lease beyond `in_use`: a small share of the room at most, and 0 if no call would fit."""
         now = max(self._most, in_use + self._turn_spent) if self._calls >= _OFTEN else 0
         slack = min(max(self._usual, now) - in_use, int(room * _SHARE))
         return slack if slack >= max(1, self._last) else 0
 
     @property
     def rows(self) -> list[str]:
-        """The rows that may exist for it."""
+        """The ids of the database rows that may exist for the lease."""
         return [row for row in (self.id, self.change and self.change.id) if row is not None]
 
     def commit(self) -> None:
-        """Become what the change says."""
+        """Apply the pending change."""
         if (change := self.change) is not None:
             self.id, self.amount, self.expires_s = change.id, change.amount, change.expires_s
             self.spent, self.change = self.spent - change.spent, None
 
     def end_change(self, rows: AbstractSet[str]) -> Lease:
-        """Learn by the rows that exist what became of a change; return the lease, or what takes a lost one's place."""
+        """Resolve a pending change by the rows that exist; return the lease, or the replacement of a lost one."""
         if (change := self.change) and (change.id in rows if change.id is not None else self.id not in rows):
             self.commit()
         self.change, self.lost = None, self.id is not None and self.id not in rows
@@ -307,7 +307,7 @@ class Lease:
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A call that needs a hold: `leases` have room for it, and accounts in `needs`, by cap, not yet."""
+    """A call that needs a hold. `leases` have room for it; the accounts in `needs`, with their caps, not yet."""
 
     hold: Hold
     needs: dict[str, int] = field(default_factory=dict)
@@ -318,9 +318,9 @@ class Claim:
 def renewals(
     claims: Sequence[Claim], leases: Mapping[str, Lease], stands: Mapping[str, Account], exact: AbstractSet[str]
 ) -> dict[str, Renewal]:
-    """Answer claims in their order, and set and return the change of each lease.
+    """Answer claims in their order; set and return the change of each lease.
 
-    `stands` has the accounts' balances in the database. Accounts in `exact` get no slack, since others wait for it.
+    `stands` has the balances in the database. Accounts in `exact` get no slack, since other processes wait for it.
     """
     room = {name: lease.cap - stands[name].spent - stands[name].held + lease.free for name, lease in leases.items()}
     granted, changes = Counter[str](), dict[str, Renewal]()
@@ -338,7 +338,7 @@ def renewals(
     for name, lease in leases.items():
         in_use, over = lease.carved + granted.get(name, 0), lease.carved + lease.spent > lease.amount
         amount = in_use + (0 if name in exact else lease.slack(in_use, room[name]))
-        # The row tells whether a cost beyond the lease was written. One within it is covered by a row that is lost.
+        # A row proves that a cost beyond the lease was written. A cost within it is covered if the old row is lost.
         row = new_id() if amount > in_use or lease.holds or name in granted or over else None
         end_s = max(lease.expires_s, lease.last_s + _AHEAD_S)
         change = Renewal(row, amount, amount - lease.amount, lease.spent, in_use - lease.carved, end_s)
@@ -347,9 +347,9 @@ def renewals(
 
 
 Window: TypeAlias = Literal["day", "month"]
-"""In which spending counts."""
+"""The period over which a cap counts spending."""
 _PERIODS: Mapping[str, str] = {"day": "%Y-%m-%d", "month": "%Y-%m"}
-"""How the names of accounts have the period of a window, which begins on the day that this form reads."""
+"""The format of a window's period in account names. Parsed, it gives the first day of the period."""
 OF_CLIENTS = frozenset({"user", "segment"})
 """The scopes whose names clients choose."""
 
@@ -358,10 +358,10 @@ class Cap(NamedTuple):
     """The most that an account may spend.
 
     Attributes:
-        scope: what it counts: "all", or each "key", "user", "segment" or "model".
-        window: in which it counts; None: without an end.
-        name: of the only key, user, segment or model that it is for; None: for each without a cap of its own.
-        nano_usd: the most.
+        scope: whose spending it limits: "all", or each "key", "user", "segment" or "model".
+        window: the period that it covers; None if that has no end.
+        name: the one key, user, segment or model that it is for; None: every one without a cap of its own.
+        nano_usd: the limit.
     """
 
     scope: str
@@ -374,8 +374,8 @@ class Caps:
     """The caps of a configuration.
 
     Args:
-        caps: in any order; no two have one scope, window and name.
-        zone: where periods begin.
+        caps: in any order; no two have the same scope, window and name.
+        zone: the time zone in which periods begin.
 
     >>> caps = Caps([Cap("user", None, None, 5), Cap("all", "day", None, 9), Cap("key", "month", "app", 7)])
     >>> caps.of({"all": None, "user": "ann", "key": "app", "model": "small"}, 0.0)
@@ -390,12 +390,12 @@ class Caps:
             self._sizes.setdefault((cap.scope, cap.window), {})[cap.name and storable(cap.name)] = cap.nano_usd
 
     def periods(self, now_s: float) -> dict[str | None, str]:
-        """Return how the names of accounts end now, by their window."""
+        """Return, by window, the suffix of the account names of the current period."""
         now = datetime.fromtimestamp(now_s, self._zone)
         return {None: "", **{window: f" {window}:{now:{form}}" for window, form in _PERIODS.items()}}
 
     def accounts(self, now_s: float, share: float = 0.0) -> list[Accounts]:
-        """Return which accounts each cap counts now, those that have spent a share of it and were not alerted."""
+        """Return filters for the accounts under each cap now, only those due for an alert if a share is given."""
         periods = self.periods(now_s)
         return [
             Accounts(per if name is None else f"{per}:{name}", periods[window], round(share * size))
@@ -404,9 +404,9 @@ class Caps:
         ]
 
     def of(self, names: Mapping[str, str | None], now_s: float) -> dict[str, int]:
-        """Return the cap of each account of these scopes: all that a request spends from, given its names of all.
+        """Return, by account, the caps for these names: with a name for every scope, all that a request spends from.
 
-        A request without a key, or one that names no user, shares an account with all others like it.
+        Requests without a key share one account, and so do requests that name no user.
         """
         caps, periods = dict[str, int](), self.periods(now_s)
         for (per, window), sizes in self._sizes.items():
@@ -417,7 +417,7 @@ class Caps:
         return caps
 
     def size(self, account: str, now_s: float) -> int | None:
-        """Return the cap of an account; None if it has none, or its period has ended."""
+        """Return the cap of an account; None if it has none, or its period is not the current one."""
         name = account.partition(" ")[0].partition(":")[2] or None
         if name is not None and (scope(account) == "all" or storable(name) != name):
             return None
@@ -431,24 +431,24 @@ class Caps:
             return None
         form, written = _PERIODS[window], account.rpartition(":")[2]
         ends = datetime.strptime(written, form).replace(tzinfo=self._zone)
-        # Where a clock is put forward at midnight, the day begins at that moment: Python reads 0:00 by the time before.
+        # Where clocks go forward at midnight, the day begins at that moment; Python reads 0:00 with the old offset.
         while f"{ends:{form}}" == written:
             ends += timedelta(days=1)
         return ends
 
 
 def scope(account: str) -> str:
-    """Return what an account counts, a `Cap.scope`."""
+    """Return the scope of an account, as in `Cap.scope`."""
     return account.partition(" ")[0].partition(":")[0]
 
 
 def period(account: str) -> str:
-    """Return how an account's name ends, as in `Caps.periods`."""
+    """Return the suffix of an account's name, as in `Caps.periods`."""
     return "".join(account.partition(" ")[1:])
 
 
 def window_of(account: str) -> str | None:
-    """Return in which window an account counts, a `Cap.window`."""
+    """Return the window of an account, as in `Cap.window`."""
     return period(account).strip().partition(":")[0] or None
 
 

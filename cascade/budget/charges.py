@@ -1,14 +1,14 @@
 """The cost of a call, its upper bound, and whether a question can pay for it (`Budget`).
 
-Tokens, service tier, web search and audio have prices. The highest price of a call is held before the call is made, and
-the real cost is settled afterwards. Checking the money already spent could exceed the cap by a whole call; holding the
-maximum first cannot (`design/money.md`).
+Tokens, service tiers, web searches and audio have prices. The most that a call can cost is held before it is made, and
+its actual cost is settled afterwards. Checking only the money already spent could exceed the cap by a whole call;
+holding the maximum first cannot (`design/money.md`).
 
-Unknown is None. A provider may have billed more than it reported; the record of such a call has a bound instead of a
+Unknown is None. If a provider may have billed more than it reported, the record of the call has a bound instead of a
 cost.
 
-A reply may name the tier that served it; otherwise the tier that the request asks for counts. Before the reply, the
-more expensive of that tier and the plain one counts, since a provider may serve at its plain tier.
+A reply is priced at the service tier that it names, or else at the tier that the request asks for. The bound before
+the reply takes the more expensive of that tier and the plain one, since a provider may serve at its plain tier.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FREE = Charged(0)
 
 
 def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
-    """Return the cost of an answered call by the usage in its reply: of each run at the price of its model."""
+    """Return the cost of an answered call from the usage in its reply, with each run at the price of its own model."""
     if completion.iterations:
         return _of_runs(request, completion, price)
     tier, usage = completion.tier if completion.tier is not None else asked_tier(request), completion.usage
@@ -61,7 +61,7 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
 
 
 def _of_runs(request: Request, completion: Completion, price: Price) -> Charged:
-    """Return the cost of the runs that a vendor made for one call; those of another model have the table's price."""
+    """Return the cost of the runs that a vendor made for one call; other models are priced from the bundled table."""
     total, wire_model = 0, request.wire_model
     for run in completion.iterations:
         own = run.model is None or same_model(wire_model, run.model)
@@ -77,7 +77,7 @@ def _of_runs(request: Request, completion: Completion, price: Price) -> Charged:
 
 
 def _writes_unknown(usage: Usage, rate: Price) -> str | None:
-    """Return the price of writing to a cache that is needed but unknown; None if all are known."""
+    """Return the name of a cache-writing price that is needed but unknown; None if all are known."""
     written, hour = usage.written_input_tokens or 0, usage.hour_input_tokens
     if written > (hour or 0) and rate.cache_write is None:
         return "writing to a prompt cache (price.cache_write)"
@@ -87,12 +87,12 @@ def _writes_unknown(usage: Usage, rate: Price) -> str | None:
 
 
 def _for_an_hour(request: Request) -> bool:
-    """Whether a request may write to a prompt cache for an hour (`cache_control` with `ttl`)."""
+    """Return whether a request may write to a prompt cache for an hour (`cache_control` with `ttl`)."""
     return request.chat is not None and '"ttl":"1h"' in request.chat.canonical
 
 
 def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
-    """Return the difference in a call's cost because some of its tokens are audio."""
+    """Return the difference that audio tokens make to the cost of a call."""
     counts = (
         details.get(name, {}).get("audio_tokens") for name in ("prompt_tokens_details", "completion_tokens_details")
     )
@@ -133,7 +133,7 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
 
 
 def most_nano_usd(request: Request, price: Price | None) -> Charged:
-    """Return the most that a call can cost: a high count of the prompt, and the longest allowed answer."""
+    """Return the most that a call can cost, by an upper bound on the prompt's tokens and the longest allowed answer."""
     return Charged(None) if price is None else bound_of(request, price, bound_tokens(request))
 
 
@@ -142,28 +142,28 @@ def _tier_unknown(tier: str | None) -> Charged:
 
 
 def _audio_unknown(rate: Price, *, heard: bool, spoken: bool) -> str | None:
-    """Return the audio prices that are needed but unknown; None if all are known."""
+    """Return the names of the audio prices that are needed but unknown; None if all are known."""
     needed = {"audio_input": heard and rate.audio_input is None, "audio_output": spoken and rate.audio_output is None}
     lacking = [f"price.{name}" for name, lacks in needed.items() if lacks]
     return f"audio ({', '.join(lacking)})" if lacking else None
 
 
 def _thinking(request: Request) -> int:
-    """Return the tokens of thinking that a request allows; some servers count them beside the limit."""
+    """Return the thinking tokens that a request allows; some servers do not count them towards max_tokens."""
     wanted = request.sends.get("thinking", {} if request.chat is None else request.chat.options.get("thinking"))
     budget = wanted.get("budget_tokens") if isinstance(wanted, Mapping) else None
-    return max(0, budget) if isinstance(budget, int) else 0  # a negative one leaves the amount to the model
+    return max(0, budget) if isinstance(budget, int) else 0  # a negative budget leaves the amount to the model
 
 
 def asked_tier(request: Request) -> str | None:
-    """Return the service tier that a request asks for; the operator's before the client's."""
+    """Return the service tier that a request asks for; the operator's setting takes precedence over the client's."""
     options = {} if request.chat is None else request.chat.options
     tier = request.sends.get("service_tier", options.get("service_tier"))
     return tier if isinstance(tier, str) else None
 
 
 def _searched(chat: ChatRequest | None, price: Price) -> Charged:
-    """Return the cost of web search: once for each request of a model that always searches."""
+    """Return the cost of web search; a model that always searches charges it once per request."""
     wanted = None if chat is None else chat.options.get("web_search_options")
     if not price.search:
         return _FREE if wanted is None else Charged(None, "web_search_options (price.search)")
@@ -174,8 +174,8 @@ def _searched(chat: ChatRequest | None, price: Price) -> Charged:
 
 
 def _hears(chat: ChatRequest) -> bool:
-    """Whether the request has audio input, or a reply with audio, which is heard again."""
-    if "audio" not in chat.canonical:  # as nearly always; it may have 50,000 parts
+    """Return whether the request has audio input, or an earlier audio reply, which counts as input again."""
+    if "audio" not in chat.canonical:  # nearly always; a request may have 50,000 parts
         return False
     parts = [
         part for message in chat.messages if isinstance(content := message.get("content"), list) for part in content
@@ -185,7 +185,7 @@ def _hears(chat: ChatRequest) -> bool:
 
 
 def _speaks(chat: ChatRequest) -> bool:
-    """Whether the request asks for audio output."""
+    """Return whether the request asks for audio output."""
     modes = chat.options.get("modalities")
     return (isinstance(modes, list) and "audio" in modes) or chat.options.get("audio") is not None
 
@@ -193,14 +193,14 @@ def _speaks(chat: ChatRequest) -> bool:
 def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
     """Return the record of an answered call.
 
-    An estimated usage (F20), an earlier try that may be billed (F10), or writes to a cache for an unknown time give a
-    bound instead of a cost. If an extra item has an unknown price, there is neither, and `unpriced` names it.
+    Its cost is only a bound if the usage is an estimate (F20), an earlier try may be billed (F10), or how long a cache
+    write is kept is unknown. If an extra item has an unknown price, there is neither, and `unpriced` names the item.
     """
     if price is None:
         return Call(request, completion, None, None)
     cost, unpriced = cost_of(request, completion, price)
     most, usage = cost, completion.usage
-    if cost is None and unpriced is None:  # all of what was written may be kept for an hour
+    if cost is None and unpriced is None:  # everything written to the cache may be kept for an hour
         longest = usage._replace(hour_input_tokens=usage.written_input_tokens)
         most = cost_of(request, completion._replace(usage=longest), price).nano_usd
     if most is None or not (usage.estimated or completion.maybe_billed):
@@ -210,12 +210,12 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
 
 
 def cut_call(request: Request, price: Price | None) -> Call:
-    """Return the record of a call that was under way when its question ended: it may be billed."""
+    """Return the record of a call that was in progress when its question ended; it may be billed."""
     return Call(request, None, None, most_nano_usd(request, price).nano_usd, "maybe")
 
 
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
-    """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
+    """Return the record of a failed call: free, charged by its reported usage, or possibly charged."""
     reason = f"{type(error).__name__}: {error}"
     if error.billed == "no":
         return Call(request, None, 0, 0, "no", reason)
@@ -229,17 +229,17 @@ def failed_call(request: Request, error: ProviderError, price: Price | None) -> 
 
 
 def _tries(tries: int, request: Request, price: Price) -> int | None:
-    """Return the highest possible cost of a number of calls; None if unknown."""
+    """Return the highest possible cost of this many tries of a call; None if unknown."""
     most = most_nano_usd(request, price).nano_usd
     return 0 if not tries else None if most is None else tries * most
 
 
 @dataclass(slots=True)
 class Budget:
-    """A cap on the calls of a question, or of a run, in nano-dollars; None is no cap. Safe between threads.
+    """A cap on the calls of a question, or of a run, in nano-dollars; None means no cap. Thread-safe.
 
-    A hold that does not fit waits while others are in flight, since these may cost less than their holds (F32). A
-    question has one call in flight, so it never waits.
+    A hold that does not fit waits while other calls are in flight, since they may cost less than their holds (F32). A
+    question has one call in flight at a time, so it never waits.
     """
 
     limit_nano_usd: int | None = None
@@ -248,7 +248,7 @@ class Budget:
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
 
     def hold(self, request: Request, price: Price | None) -> int:
-        """Return the most that a call can cost, having made sure that it fits; 0 without a price or a cap.
+        """Hold the most that a call can cost, and return that amount; 0 without a cap.
 
         Raises:
             BudgetExceededError: it could exceed the cap with nothing else in flight, or its price is unknown (F23).
@@ -268,7 +268,7 @@ class Budget:
         return bound
 
     def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
-        """Book what a call really cost; an unknown cost is booked at the full hold (F20)."""
+        """End a hold and book what the call cost; an unknown cost is booked as the full hold (F20)."""
         with self._changed:
             self._held_nano_usd -= hold_nano_usd
             self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
@@ -283,7 +283,7 @@ def _over(model: str, bound: int, spent: int, limit: int) -> str:
 
 
 def no_price(model: str, cap: str, unpriced: str | None) -> str:
-    """Return the message for a call without a known price under a cap."""
+    """Return the error message for a call under a cap whose price is unknown."""
     if unpriced is None:
         return f"{model} has no known price, so no call to it can be kept under {cap}. Give it a price under models."
     lacks = f"{model} has no known price for {unpriced}"

@@ -1,7 +1,7 @@
-"""Estimate token counts that are not reported: always too high rather than too low, and marked as estimates.
+"""Estimate token counts that providers do not report: too high rather than too low, and marked as estimates.
 
-`tiktoken` would fetch its vocabulary from the network at first use, so the one that litellm ships is read from its
-file; without it, the estimate is UTF-8 bytes / 3 (English has about 4 bytes a token, so this is high).
+`tiktoken` would fetch its vocabulary from the network on first use, so the copy that litellm ships is read from its
+file; without it, the estimate is UTF-8 bytes / 3, which is high: English has about 4 bytes per token.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from cascade.types import Request
 
 _BYTES_PER_TOKEN = 3
 _LONG_CHARS = 100_000
-"""A longer text is counted as one token per byte: encoding a million characters takes a second."""
+"""A longer text is counted as one token per byte, since encoding a million characters takes a second."""
 _TOKENS_PER_MESSAGE = 8
-"""Chat templates add 3-7 tokens a message in the models that were checked."""
+"""Chat templates add 3-7 tokens per message in the models that were checked."""
 _MOST_BYTES = 10**15
 _MARGIN_PERCENT = 15
 """Vocabularies differ by about this much on English text; an estimate for billing must not be low."""
 
 
 def bound_tokens(request: Request) -> int:
-    """Return an upper bound on a prompt's tokens: byte-level BPE makes at most one token of a byte."""
+    """Return an upper bound on a prompt's tokens: byte-level BPE makes at most one token per byte."""
     if request.chat is not None:
         return written_out(request.chat)[0] + 2 * _TOKENS_PER_MESSAGE
     texts = [message.content for message in request.messages]
@@ -35,17 +35,17 @@ def bound_tokens(request: Request) -> int:
 
 
 def written_out(chat: ChatRequest) -> tuple[int, int]:
-    """Return the bytes of a request with each `$ref` of its schemas written out, at least, and the levels of these.
+    """Return an upper bound on a request's bytes with every `$ref` of its schemas expanded, and the nesting depth.
 
-    litellm writes them out for Gemini, Bedrock and Anthropic, where 2 references to a definition that holds 2 to the
-    next double the request with each definition. The count takes as long as the request is; it ends at 10¹⁵ bytes.
+    litellm expands them for Gemini, Bedrock and Anthropic. If each definition refers twice to the next one, every
+    definition doubles the size. The count takes time linear in the request and stops at 10¹⁵ bytes.
     """
     plain = _utf8_bytes(chat.canonical)
     if '"$ref"' not in chat.canonical:
         return plain, 0
     options = {name: value for name, value in chat.options.items() if name in ("tools", "functions", "response_format")}
     nodes: list[Any] = [options]
-    for node in nodes:  # which grows
+    for node in nodes:  # the list grows meanwhile
         nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     groups = [node.get(name) for node in nodes if isinstance(node, dict) for name in ("$defs", "definitions")]
     definitions = {name: rule for group in groups if isinstance(group, dict) for name, rule in group.items()}
@@ -60,14 +60,14 @@ def written_out(chat: ChatRequest) -> tuple[int, int]:
             count = min(sum([count for count, _ in counts], own), _MOST_BYTES)
             sizes[id(node)] = count, 1 + max([levels for _, levels in counts], default=0)
         else:
-            sizes[id(node)] = 0, 0  # until it is counted: a circle is not written out
+            sizes[id(node)] = 0, 0  # until it is counted: a circular reference is not expanded
             path += [(node, True), *((each, False) for each in inside)]
     count, levels = sizes[id(options)]
     return plain + count, levels
 
 
 def _parts(node: Any, definitions: Mapping[str, Any]) -> tuple[int, Collection[Any]]:
-    """Return the bytes of a part of a schema without the parts inside, and those; a reference has what it names."""
+    """Return the bytes of a schema node without its children, and its children; a reference's is its definition."""
     if isinstance(node, dict):
         name = str(node.get("$ref", "")).rpartition("/")[2]
         if name in definitions:
@@ -96,7 +96,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_prompt(request: Request) -> int:
-    """Return a high estimate of the tokens in a prompt, tools and chat template included."""
+    """Return a high estimate of the tokens in a prompt, including tools and the chat template."""
     if (chat := request.chat) is not None:
         return estimate_tokens(chat.canonical) + _TOKENS_PER_MESSAGE * len(chat.messages)
     return sum(estimate_tokens(message.content) + _TOKENS_PER_MESSAGE for message in request.messages)
@@ -111,7 +111,7 @@ def _encoding() -> Any | None:
     from tiktoken.load import load_tiktoken_bpe
     from tiktoken_ext.openai_public import r50k_pat_str
 
-    # The split pattern of an older vocabulary cuts a little finer than cl100k's own: the count errs high.
+    # The split pattern of an older vocabulary splits a little finer than cl100k's own, so the count is high.
     return tiktoken.Encoding(
         "estimate", pat_str=r50k_pat_str, mergeable_ranks=load_tiktoken_bpe(str(path)), special_tokens={}
     )
@@ -122,6 +122,6 @@ def _vocabulary_path() -> Path | None:
     if spec is None or not spec.submodule_search_locations or util.find_spec("tiktoken") is None:
         return None
     folder = Path(spec.submodule_search_locations[0]) / "litellm_core_utils" / "tokenizers"
-    # The file is named by tiktoken's cache key: the SHA-1 of the address of cl100k_base.
+    # The file's name is tiktoken's cache key: the SHA-1 of the URL of cl100k_base.
     path = folder / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
     return path if path.is_file() else None
