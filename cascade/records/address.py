@@ -24,12 +24,12 @@ FULL = "the disk is full, so nothing was written. Free some space, or name a sto
 READ_ONLY = "cannot be written: {reason}. Choose a folder that you may write to: traces: sqlite:///FILE"
 _RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _LASTING = _RIGHTS | {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
-"""What the system will refuse again: the same path with the same rights."""
+"""Errors that will recur for the same path with the same permissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a store. The URL may contain a password, so only `shown` is shown. A server has no path."""
+    """The address of a store. The URL may contain a password, so show only `shown`. A server has no path."""
 
     url: str = field(repr=False)
     shown: str
@@ -37,7 +37,7 @@ class Address:
 
 
 def is_url(path: Path | str) -> bool:
-    """Whether this names a store, not a file.
+    """Return whether this is the URL of a store, not the path of a file.
 
     >>> is_url("sqlite:///cascade.db"), is_url("log.jsonl")
     (True, False)
@@ -47,8 +47,8 @@ def is_url(path: Path | str) -> bool:
 
 
 def located(store: Path | str) -> Path | str:
-    """Return a store's URL as it is, that of a file of SQLite, and anything else as a path."""
-    with suppress(OSError), open_regular(Path(store)) as file:  # no file, or a URL; opening a pipe would wait
+    """Return the URL of an SQLite file, the URL of a store unchanged, and anything else as a path."""
+    with suppress(OSError), open_regular(Path(store)) as file:  # no file, or a URL; opening a pipe would block
         return f"sqlite:///{Path(store).resolve()}" if file.read(len(_SQLITE)) == _SQLITE else Path(store)
     return str(store) if is_url(store) else Path(store)
 
@@ -76,7 +76,7 @@ def _file(url: str, rest: str) -> Address:
         raise UsageError(f"{url!r} names no file. {_FORMS}.")
     path = Path(name).expanduser().absolute()
     if ".." in path.parts:
-        # A path made of untrusted input could lead a write out of the folder that the user means (F70).
+        # A path built from untrusted input could lead out of the folder that the user means (F70).
         raise UsageError(f"The path in {url!r} leads upwards (..). Write the absolute path: sqlite:////folder/file.db.")
     return Address(url, url, path)
 
@@ -93,7 +93,7 @@ def _server(rest: str) -> Address:
 
 
 def holds_password(url: str) -> bool:
-    """Whether a URL contains a password in any of its parts."""
+    """Return whether any part of a URL contains a password."""
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query)
@@ -103,11 +103,11 @@ def holds_password(url: str) -> bool:
 
 
 def prepare_file(address: Address, path: Path) -> None:
-    """Make sure that a store's file exists and is a file; a new one only its owner can read (F70).
+    """Make sure that a store's file exists and is a regular file; only its owner can read a new one (F70).
 
     Raises:
         UsageError: it is a link or a folder, or cannot be written.
-        StoreError: the disk is full, or the system fails for now.
+        StoreError: the disk is full, or the system fails temporarily.
     """
     try:
         _refuse_links(address, path)
@@ -139,7 +139,7 @@ def _refuse_links(address: Address, path: Path) -> None:
 
 
 def tightened(path: Path) -> list[str]:
-    """Remove everybody's rights to a store's file but its owner's; return warnings."""
+    """Restrict a store's files to their owner; return warnings."""
     folder, mode = path.parent.stat().st_mode, stat.S_IMODE(path.stat().st_mode)
     if folder & stat.S_IWOTH and not folder & stat.S_ISVTX:
         return [f"everybody may write to the folder {path.parent}, so anybody can replace the store in it"]

@@ -1,4 +1,4 @@
-"""Follow one ask to its end: answered, failed or cancelled. `writer.TraceWriter` writes the record."""
+"""Follow one question until it is answered, fails or is cancelled. `writer.TraceWriter` writes the record."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 
 @dataclass(slots=True)
 class Trace:
-    """The record of one ask.
+    """The record of one question.
 
-    `horizon` is T; `prices`, by model, are needed for a walk that ends in the middle of a step. `walk` is its name, if
-    it is not the configured strategy's own; `key` names the server's key, the user if the request names none.
+    `horizon` is T. `prices`, by model, are needed for a walk that ends in the middle of a step. `walk` is its name, if
+    it is not the configured strategy's own. `key` names the server's key, which is the user if the request names none.
     """
 
     writer: TraceWriter
@@ -37,7 +37,7 @@ class Trace:
     _done: Future[None] | None = field(default=None, init=False)
 
     def follow(self, question: Question, walk: Walk) -> Walk:
-        """Follow the walk; at its end the result goes to the writer."""
+        """Run the walk unchanged, and pass its result to the writer when it ends."""
         steps: list[Step] = []
         loose: list[tuple[Request, Completion]] = []  # since the last step
         event: Request | Step | None = None
@@ -64,7 +64,7 @@ class Trace:
             stopped = "budget" if isinstance(error, BudgetExceededError) else "provider error"
             self._submit(_broken_off(question, steps, error.calls[stepped:], stopped))
             raise
-        except BaseException as error:  # not an Exception: the driver was cancelled or interrupted
+        except BaseException as error:  # if not an Exception, the driver was cancelled or interrupted
             stopped = "error" if isinstance(error, Exception) else "cancelled"
             calls = [paid_call(request, reply, self.prices.get(request.model)) for request, reply in loose]
             if isinstance(event, Request):
@@ -87,7 +87,7 @@ class Trace:
             logger.warning("traces: an answer came after the end and was not recorded")
 
     async def settle(self, answer: Answer, within_s: float) -> Answer:
-        """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.settle` does."""
+        """Return the answer, once it is committed if the writer is strict. Raises as `TraceWriter.settle` does."""
         await self.writer.settle(self._done, answer, within_s)
         return answer
 

@@ -1,6 +1,6 @@
-"""The tables, and transactions on them: SQLite and PostgreSQL by the same code. SQLAlchemy takes 0.25 s to import.
+"""The tables and the transactions on them, in SQLite and PostgreSQL. Importing SQLAlchemy takes 0.25 s.
 
-Threads use connections in turn. A forked child opens its own.
+Threads take turns with connections. A forked child opens its own.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_fil
 
 logger = getLogger("cascade")
 WAL_SINCE = (3, 51, 3)
-"""The first SQLite that two writers cannot make damage a file in WAL mode (sqlite.org/wal.html, "The WAL-reset bug").
-Before it, the rollback journal is used: slower, and safe with any number of writers."""
+"""The first SQLite in which two writers cannot damage a file in WAL mode (sqlite.org/wal.html, "The WAL-reset bug").
+Older versions use the rollback journal, which is slower but safe with any number of writers."""
 COMMAND_S = 300.0
-"""How long a transaction of a command may take, in seconds: one that counts all rows."""
+"""How long a transaction of a command may take, such as one that counts all rows."""
 _LOCK_S = 5.0
-"""How long a transaction waits at most for another that has locked the file. They last milliseconds."""
+"""The longest wait for another transaction that has locked the file. Most take milliseconds."""
 _POLL_S = 0.01
 _CONNECT_S = 10
 _CONNECTIONS = 8
 _GRACE_S = 0.5
-"""How much later than the server, which keeps the limit too, this side ends a transaction."""
+"""How much later than the server, which enforces the same limit, the client ends a transaction."""
 _RULE = "a row breaks a rule of the table: {reason}"
 _BUSY = "another process has locked it for too long. Try again"
 _DAMAGED = "is damaged ({reason}). Move it away; sqlite3 FILE .recover saves what it can"
@@ -55,7 +55,7 @@ _KINDS: dict[str, Any] = {
     "id": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
 }
 _KIND_OF = {WHOLE: "whole", NUMBER: "number", TRUTH: "truth"}
-"""The kinds of columns of rows; JSON is text: PostgreSQL's JSON types refuse text that a model may write (NUL)."""
+"""Column kinds of rows. JSON is stored as text: PostgreSQL's JSON types refuse text that a model may write (NUL)."""
 
 
 def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> sa.Table:
@@ -69,13 +69,13 @@ def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> s
 
 
 formats = _table("cascade_format", "version text key")
-"""One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
+"""One row. Increment `_FORMAT` with any change to a table; a database of another format is refused (F56)."""
 _FORMAT = f"9, rows {SCHEMA_VERSION}"
 episodes = _table(
     "episodes",
     ", ".join(["id id key", "row_id text", *(f"{name} {_KIND_OF.get(KINDS[name], 'text')}?" for name in COLUMNS)]),
     sa.UniqueConstraint("row_id"),
-    sa.Index("episodes_by_id", "episode_id", postgresql_using="hash"),  # an id may be longer than a tree takes
+    sa.Index("episodes_by_id", "episode_id", postgresql_using="hash"),  # an id may be too long for a B-tree
 )
 feedback = _table(
     "feedback",
@@ -100,23 +100,23 @@ looks = _table(
 written = _table("cascade_written", "conversation text key")
 reviews = _table("cascade_reviews", "number whole key, line text")
 insert = postgresql.insert
-"""An insert that may meet a row with its key (`on_conflict_do_nothing`): SQLite has taken PostgreSQL's words for it."""
+"""An insert with `on_conflict_do_nothing`, for which SQLite has adopted PostgreSQL's syntax."""
 
 
 class Database:
-    """The tables of a store, and transactions on them. Threads may share it. Close it.
+    """The tables of a store, and transactions on them. Threads may share it. Close it after use.
 
     Args:
-        store: "sqlite:///FILE" or "postgresql://…"; a missing file and missing tables are made.
+        store: "sqlite:///FILE" or "postgresql://…"; a missing file and missing tables are created.
         read_only: change nothing; the tables must exist.
         durable: whether each commit waits for the disk. Otherwise SQLite in WAL mode may lose the last commits when the
-            power fails, never when the process dies.
-        limit_s: how long a transaction may take, and wait: for locks, for a connection, for a server that hangs.
+            power fails, but not when the process dies.
+        limit_s: how long a transaction may take, and may wait for locks, for a connection or for a server that hangs.
         connections: the most connections to a server; a file has one.
 
     Raises:
-        UsageError: the URL, the path, the rights or the tables are wrong, or have another format.
-        NoTracesError: nothing was written to it yet, and it is only read.
+        UsageError: the URL, the path, the permissions or the tables are wrong, or the tables have another format.
+        NoTracesError: it is opened for reading only, and nothing was written to it yet.
         StoreError: it cannot be reached, is locked, or the disk is full (`retryable`).
         MissingExtraError: PostgreSQL's driver is not installed.
     """
@@ -146,18 +146,18 @@ class Database:
 
     @classmethod
     def shared(cls, store: str, limit_s: float | None = None) -> Self:
-        """Open a database that requests wait for: each transaction takes `limit_s` at most, or else `link.LIMIT_S`."""
+        """Open a database that requests wait for: a transaction may take `limit_s`, by default `link.LIMIT_S`."""
         return cls(store, limit_s=link.LIMIT_S if limit_s is None else limit_s, connections=_CONNECTIONS)
 
     def _renew(self) -> None:
-        """Begin without connections; in a child those of the parent stay open, untouched (F50)."""
+        """Start without connections; in a forked child, those of the parent stay open and untouched (F50)."""
         keep(vars(self).get("_opened"))
         self._opened: sa.Engine | None = None
 
     @property
     def _engine(self) -> sa.Engine:
         if (engine := self._opened) is None:
-            with no_fork():  # drivers are imported, which a forked child could not finish
+            with no_fork():  # imports drivers, which a child forked meanwhile could not finish
                 engine = self._opened
                 if engine is None:
                     engine = self._opened = self._server_engine() if self.address.path is None else self._file_engine()
@@ -165,7 +165,7 @@ class Database:
         return engine
 
     def _returned(self, _driver: Any, record: Any) -> None:
-        """Close a connection that a thread used while the database was closed."""
+        """Close a connection that a thread was using when the database was closed."""
         if self._closed:
             record.invalidate()
 
@@ -227,7 +227,7 @@ class Database:
     def _begun(self, stack: ExitStack, reading: bool) -> sa.Connection:
         """Begin a transaction, which ends with the stack.
 
-        While another process has locked a file, nothing is held: forks and other threads go on.
+        While it waits for another process to unlock a file, it holds nothing, so forks and other threads go on.
         """
         ends_s = time.monotonic() + self._lock_s
         while True:
@@ -253,12 +253,12 @@ class Database:
             time.sleep(_POLL_S)
 
     def now_s(self) -> float:
-        """Return the time by the server's clock, in seconds since 1970: the clocks of replicas may differ."""
+        """Return the time by the database server's clock, in seconds since 1970, since those of replicas may differ."""
         return datetime.now(UTC).timestamp() + self.skew_s
 
     @contextmanager
     def driver(self) -> Iterator[Any]:
-        """Give the driver's own connection, outside of a transaction."""
+        """Yield the driver's own connection, outside a transaction."""
         with self._engine.connect() as connection:
             yield connection.connection.driver_connection
 
@@ -288,12 +288,12 @@ class Database:
             driver.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # BEGIN alone takes no lock
         else:
             driver.execute("BEGIN IMMEDIATE")
-        driver.execute(f"PRAGMA busy_timeout = {round(1000 * self._lock_s)}")  # of the commit
+        driver.execute(f"PRAGMA busy_timeout = {round(1000 * self._lock_s)}")  # for the commit
 
     def _server_engine(self) -> sa.Engine:
         limit_s = self._limit_s
         options: dict[str, Any] = {
-            "connect_timeout": min(max(2, round(limit_s)), _CONNECT_S),  # libpq has no shorter time than 2 s
+            "connect_timeout": min(max(2, round(limit_s)), _CONNECT_S),  # the least that libpq takes is 2 s
             "application_name": "cascade",
             "tcp_user_timeout": 10_000,
         }
@@ -311,7 +311,7 @@ class Database:
             driver.commit()
 
         def check(driver: Any, _record: Any, _proxy: Any) -> None:
-            """Replace a connection that broke while it was not in use, as after a restart of the server."""
+            """Replace a connection that broke while it was not in use, for example because the server restarted."""
             try:
                 with _cut_off(driver, min(limit_s, _GRACE_S)):
                     engine.dialect.do_ping(driver)
@@ -328,12 +328,12 @@ class Database:
             "pool_size": size,
             "max_overflow": 0,
             "pool_timeout": self._lock_s,
-            "hide_parameters": True,  # they are rows, which contain what people asked: no error may show them
-            "execution_options": {"preserve_rowcount": True},  # else an insert that met its key may count as made
+            "hide_parameters": True,  # they contain what people asked, which no error may show
+            "execution_options": {"preserve_rowcount": True},  # else an insert with a conflict may count as made
         }
 
     def _connect_file(self) -> sqlite3.Connection:
-        """Return a connection that may move between threads and leaves transactions to its user."""
+        """Return a connection that may move between threads and leaves transactions to the caller."""
         path = self.address.path or Path()
         # A reader may have to roll back what a killed writer left, so it opens the file as a writer does.
         target = f"{path.as_uri()}?mode=rw"
@@ -360,7 +360,7 @@ class Database:
 
 @contextmanager
 def _cut_off(driver: Any, limit_s: float) -> Iterator[None]:
-    """Break a connection to a server that does not answer in time: libpq itself would wait for ever."""
+    """Break a connection to a server that does not answer in time; libpq itself would wait forever."""
 
     def break_off() -> None:
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
@@ -389,7 +389,7 @@ _SQLITE: tuple[tuple[str, type[CascadeError], str], ...] = (
     ("SQLITE_CORRUPT", StoreError, _DAMAGED),
     ("SQLITE_IOERR", StoreError, "could not be read or written: {reason}; its disk may be full, or failing"),
 )
-"""By the start of SQLite's error name: the class and the message."""
+"""The class and the message of an error, by the start of SQLite's name for it."""
 
 _POSTGRES: tuple[tuple[str, type[CascadeError], str], ...] = (
     ("53100", StoreError, "the server's disk is full, so nothing was written"),
@@ -400,11 +400,11 @@ _POSTGRES: tuple[tuple[str, type[CascadeError], str], ...] = (
     ("23", UsageError, _RULE),
     ("42", UsageError, "the tables are not as cascade makes them: {reason}"),
 )
-"""By the start of the SQLSTATE. Reference: PostgreSQL 15, appendix A. A connection that is refused has none."""
+"""The same, by the start of the SQLSTATE (PostgreSQL 15, appendix A). A refused connection has none."""
 
 
 def translated(error: Exception, shown: str) -> CascadeError | None:
-    """Return cascade's error for one of SQLAlchemy or a driver; None for any other.
+    """Return cascade's error for one of SQLAlchemy or a driver, a CascadeError unchanged, and None for any other.
 
     It quotes no statement, no row and no password; `shown` is the store's address without its password.
     """

@@ -1,9 +1,9 @@
-"""A ledger in SQLite or PostgreSQL, which any number of processes share by leases.
+"""A ledger in SQLite or PostgreSQL that any number of processes share through leases.
 
-A lease is a row of `holds` on one account. Calls' holds are carved from it in memory, so most calls ask no database. A
-thread writes each turn what was spent and what leases become. Those of a killed process are booked in full.
+A lease is a row of `holds` on one account. The holds of calls are carved from it in memory, so most calls need no
+query. Once per turn a thread writes what was spent and renews the leases. Those of a killed process are booked in full.
 
-A transaction locks its accounts in one order, then its rows of `holds`, so two never wait for each other.
+Every transaction locks its accounts in the same order, then its rows of `holds`, so that no two can deadlock.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from cascade.safety import redact
 logger = getLogger("cascade")
 T = TypeVar("T")
 _TRIES = 3
-"""How often a change is tried if its connection breaks: whether it was made before is seen by the ids of its rows."""
+"""How often a change is tried if its connection breaks. The ids of its rows show whether an earlier try succeeded."""
 _TURN_S = 0.25
-"""How often what was spent is written: by so much, balances are late in other processes."""
+"""How often spending is written, and so how far the balances in other processes lag behind."""
 _WAITS_S = 4 * _TURN_S
-"""For how long nobody keeps slack of an account on which one found no room."""
+"""How long processes keep no slack on an account after one of them found no room on it."""
 _MOST_WAITING = 10_000
 _BETWEEN = "\n"
 """The separator of account names in a hold; `caps.Caps` makes no name with a line end."""
 _WAITS = f"waits{_BETWEEN}"
-"""With an account's name behind it, the id of a hold of nothing, which asks others for their slack."""
+"""Followed by an account's name, the id of an empty hold, which asks other processes to give back their slack."""
 _MADE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0, alerted=0, resets=0)
 _MADE = _MADE.on_conflict_do_nothing()
 _NAMED = accounts.c.name.in_(sa.bindparam("names", expanding=True))
@@ -59,17 +59,17 @@ _HELD = _HELD.on_conflict_do_update(index_elements=["id"], set_={"expires_s": _H
 
 
 class SqlLedger:
-    """A ledger in a database. Close it. It is made as a `Database`; what asks that raises StoreError if it fails.
+    """A ledger in a database, to be closed after use. It is opened like a `Database`; queries may raise StoreError.
 
     Args:
         url: the store of the accounts.
         limit_s: as in `Database.shared`.
-        owner: the name of this process in it.
+        owner: the name of this process in the ledger.
 
     Attributes:
-        allowed: how many calls were made without asking it; who made them counts.
-        waiting: how many costs wait that no hold covers.
-        lost_nano_usd: what was never booked of such costs, as the process ended or too many were waiting.
+        allowed: how many calls were made without asking the ledger, counted by the caller.
+        waiting: how many costs that no hold covers are waiting to be booked.
+        lost_nano_usd: the sum of such costs never booked, because the process ended or too many were waiting.
     """
 
     def __init__(self, url: str, limit_s: float | None = None, owner: str | None = None) -> None:
@@ -79,9 +79,9 @@ class SqlLedger:
         after_fork(self._begin)
 
     def _begin(self) -> None:
-        """Begin with nothing: leases stay with the process that forked."""
-        self._lock = threading.Condition()  # of what is in memory: the database is not asked under it
-        self._writing = threading.Lock()  # of the database, and of what is known of it
+        """Start without leases; after a fork they stay with the parent."""
+        self._lock = threading.Condition()  # guards what is in memory; never held during a query
+        self._writing = threading.Lock()  # guards the database and what is known about it
         self._leases: dict[str, Lease] = {}
         self._holds: dict[str, tuple[Hold, list[Lease]]] = {}
         self._claims: list[Claim] = []
@@ -90,13 +90,13 @@ class SqlLedger:
         self.waiting = self._unbooked = 0
 
     def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
-        """Hold an amount on all accounts if leases have it."""
+        """Hold an amount on all accounts if the leases have room for it; else return None."""
         with self._lock:
             claim = self._claim_of(amount, caps, expires_s)
             return None if claim.needs or self._closing else self._carved(claim)
 
     def _claim_of(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Claim:
-        """Return the leases that a call fits in, and what it needs beyond them."""
+        """Return a claim with the leases that a call fits in, and the accounts on which it needs more."""
         claim = Claim(Hold(new_id(), amount, tuple(caps), self._owner, expires_s))
         for name in sorted(caps):
             lease = self._leases.get(name)
@@ -113,7 +113,7 @@ class SqlLedger:
         return claim.hold
 
     def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
-        """Hold an amount on all accounts, or on none. Calls that come while the database is asked go together."""
+        """Hold an amount on all accounts, or on none. Calls that arrive during a transaction share the next one."""
         if (small := min(caps, key=lambda name: (caps[name], name), default=None)) and amount > caps[small]:
             return Refused(small, caps[small], self.account(small))
         with self._lock:
@@ -122,7 +122,7 @@ class SqlLedger:
             if not claim.needs:
                 return hold
             self._claims.append(claim)
-        with self._writing, suppress(Exception):  # it is the answer
+        with self._writing, suppress(Exception):  # the error is the claim's answer
             if claim.answer is None:
                 self._write()
         if isinstance(claim.answer, Hold):
@@ -133,7 +133,7 @@ class SqlLedger:
         raise claim.answer or AssertionError("`_write` answers all")
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
-        """End a hold and book its cost, or all of it if the cost is None; return False if it has ended before."""
+        """End a hold and book its cost, or the whole hold if the cost is None; return False if it had already ended."""
         with self._lock:
             if hold.id not in self._holds:
                 return False
@@ -143,7 +143,7 @@ class SqlLedger:
             return not leases or any(not lease.lost for lease in leases)
 
     def book(self, names: Collection[str], cost: int) -> None:
-        """Add a cost that no hold covers, as soon as the database answers."""
+        """Book a cost that no hold covers, as soon as the database answers."""
         with self._lock:
             if self._closing or self.waiting >= _MOST_WAITING:
                 self._lose(cost)
@@ -158,7 +158,7 @@ class SqlLedger:
         logger.error("budget: %s USD were spent and could not be booked", exact_dollars(cost))
 
     def _awake(self) -> None:
-        """See to it that a thread takes turns. Where none can be started, the next call tries again."""
+        """Start the thread that takes turns, unless it runs. If it cannot be started, the next call tries again."""
         if self._thread is None and not self._closing:
             thread = threading.Thread(target=self._run, name="cascade-bookings", daemon=True)
             try:
@@ -187,7 +187,7 @@ class SqlLedger:
         atexit.unregister(self.close)
 
     def turn(self) -> None:
-        """Write what was spent since the last turn, and lease as much as was in use at once."""
+        """Write what was spent since the last turn, and renew the leases at the amounts that were in use."""
         with self._lock:
             for lease in self._leases.values():
                 lease.turn()
@@ -199,7 +199,7 @@ class SqlLedger:
             self.waiting, self._unbooked = self.waiting - waiting, self._unbooked - unbooked
 
     def _write(self, names: Collection[str] = ()) -> None:
-        """Answer all claims, and write leases of these names."""
+        """Answer all waiting claims, and renew the leases with these names."""
         with self._lock:
             claims, self._claims = self._claims, []
         try:
@@ -237,7 +237,7 @@ class SqlLedger:
         self._commit(claims, leases)
 
     def _commit(self, claims: Sequence[Claim], leases: Mapping[str, Lease]) -> None:
-        """Let calls use what is in the database now."""
+        """Apply the committed changes, so that calls can use them."""
         with self._lock:
             for lease in leases.values():
                 lease.commit()
@@ -250,7 +250,7 @@ class SqlLedger:
                 del self._leases[name]
 
     def _change(self, connection: sa.Connection, changes: Mapping[str, Renewal], claims: Sequence[Claim]) -> None:
-        """Write what leases become, whose rows are gone, and mark accounts on which a call could fit later."""
+        """Write the leases' new rows, the old ones being deleted, and mark accounts on which a call could fit later."""
         connection.execute(_BOOKED, [{"account": n, "more": c.spent, "longer": c.longer} for n, c in changes.items()])
         full = {
             claim.answer.account for claim in claims if isinstance(claim.answer, Refused) and claim.answer.may_fit_later
@@ -262,7 +262,7 @@ class SqlLedger:
             connection.execute(_HELD, [row._asdict() | {"accounts": row.accounts[0]} for row in rows])
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book expired holds, leases of others that have ended, and those of an owner, in full; return how many."""
+        """Book in full expired holds, expired leases of other processes, and those of `owner`; return how many."""
         with self._lock:
             late = [hold for hold, _ in self._holds.values() if hold.expires_s <= now_s or hold.owner == owner]
         count = sum(self.settle(hold, None) for hold in late)
@@ -289,7 +289,7 @@ class SqlLedger:
         return bool(row.amount)
 
     def account(self, name: str) -> Account:
-        """Return the balance of an account. What other processes lease is held until they write."""
+        """Return the balance of an account. What other processes lease counts as held until they write."""
         with self._writing:
             if name in self._leases:
                 self._write([name])
@@ -303,14 +303,14 @@ class SqlLedger:
         return balances[0] if balances else Account()
 
     def accounts(self, meant: Collection[Accounts], count: int) -> dict[str, Account]:
-        """Return those of these accounts that have spent most, as far as it is written."""
+        """Return the `count` matching accounts that have spent the most, by what has been written so far."""
         query = sa.select(accounts).where(sa.or_(*map(_are, meant))).order_by(accounts.c.spent.desc()).limit(count)
         pages = self._by_page(lambda connection, page: connection.execute(query.where(page)).all(), reading=True)
         rows = heapq.nlargest(count, itertools.chain.from_iterable(pages), key=lambda row: row.spent)
         return {row.name: Account(row.spent, row.held, row.alerted, row.resets) for row in rows}
 
     def prune(self, oldest: Mapping[str | None, str]) -> None:
-        """Forget accounts of periods before these."""
+        """Forget accounts without holds whose period is before `oldest`."""
         name = accounts.c.name
         ended = sa.or_(
             *(
@@ -327,7 +327,7 @@ class SqlLedger:
     def _by_page(
         self, act: Callable[[sa.Connection, sa.ColumnElement[bool]], T], *, reading: bool = False
     ) -> Iterator[T]:
-        """Yield what is done with some thousand accounts each, in transactions for which calls do not wait long."""
+        """Yield the result of an action on each page of accounts, in transactions so short that calls can wait."""
         last: str | None = ""
         while last is not None:
             with self._database.transaction(reading=reading) as connection:
@@ -338,11 +338,11 @@ class SqlLedger:
             last = end
 
     def reset(self, name: str, who: str) -> None:
-        """Set what is spent on an account to 0: also what processes have not written, up to a turn after it."""
-        self.account(name)  # which writes what was spent here
+        """Set an account's spending to 0. What processes had not written yet, up to a turn later, is dropped too."""
+        self.account(name)  # writes what was spent here
         with self._writing:
             _lasting(lambda: self._reset(name, who))
-        self.account(name)  # which learns of it
+        self.account(name)  # learns of the reset
 
     def _reset(self, name: str, who: str) -> None:
         with self._database.transaction() as connection:
@@ -355,13 +355,13 @@ class SqlLedger:
             connection.execute(zeros.values(spent=0, alerted=0, resets=number))
 
     def alert(self, name: str, amount: int) -> bool:
-        """Note that somebody is told of this amount, unless somebody was, in this process or another."""
+        """Record an alert for this amount; return False if any process already alerted this amount or a higher one."""
         noted = sa.update(accounts).where(accounts.c.name == name, accounts.c.alerted < amount).values(alerted=amount)
         with self._database.transaction() as connection:
             return bool(connection.execute(noted).rowcount)
 
     def close(self) -> None:
-        """Write what was spent, give back leases, and close the connections; what cannot be booked is lost."""
+        """Write what was spent, give back leases, and close the connections; costs that cannot be booked are lost."""
         with self._lock:
             self._closing = True
             self._lock.notify_all()
@@ -375,7 +375,7 @@ class SqlLedger:
 
 
 def _are(meant: Accounts) -> sa.ColumnElement[bool]:
-    """Return the condition `Accounts.has`."""
+    """Return the condition of `Accounts.has` in SQL."""
     name = accounts.c.name
     ends = name.endswith(meant.end, autoescape=True) if meant.end else ~name.contains(" ")
     are = (name == meant.begin + meant.end) | (name.startswith(f"{meant.begin}:", autoescape=True) & ends)
@@ -383,7 +383,7 @@ def _are(meant: Accounts) -> sa.ColumnElement[bool]:
 
 
 def _lasting(act: Callable[[], T]) -> T:
-    """Repeat an action on another connection if one breaks."""
+    """Run an action, and repeat it on another connection if one breaks."""
     ends_s = time.monotonic() + link.LIMIT_S
     for tries in range(1, _TRIES + 1):
         try:

@@ -1,6 +1,6 @@
-"""The way from a request to a store: each call in a thread, within a limit. One that fails is left alone for a while.
+"""Store access for requests: each call runs in a thread with a timeout, and a failing store is not called for a while.
 
-Without it one request after another would wait for a store that hangs, until no thread is left.
+Without this, one request after another would wait for a store that hangs, until no thread is left.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from cascade.safety import redact
 _T = TypeVar("_T")
 logger = getLogger("cascade")
 LIMIT_S = 1.0
-"""How long a request waits for a store at most, unless `timeouts.per_store_s` says otherwise."""
+"""The longest time that a request waits for a store, unless `timeouts.per_store_s` is set."""
 AGAIN_S = 1.0
-"""For how long no call is made to a store that failed. Then one call at a time tries again."""
+"""How long a store that failed is not called. After that, one call per such interval tries again."""
 LATE_S = 0.1
-"""How long after its deadline a request waits for a store in which it books or notes what was done."""
+"""How long after its deadline a request still waits for a store to record what was done."""
 _THREADS = 8
 
 
 class StoreLink:
-    """The way to one store. Tasks of several event loops may share it.
+    """Access to one store. Tasks of several event loops may share it.
 
     Args:
         name: the store's name in logs, headers and metrics.
@@ -37,7 +37,7 @@ class StoreLink:
 
     Attributes:
         problem: why the store failed; None once a call succeeded.
-        failures: how many calls failed or were late.
+        failures: how many calls failed or timed out.
     """
 
     def __init__(self, name: str, limit_s: float | None = None) -> None:
@@ -49,7 +49,7 @@ class StoreLink:
         after_fork(self._begin)
 
     def _begin(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # which cannot be loaded while a process ends
+        from concurrent.futures import ThreadPoolExecutor  # cannot be loaded while a process ends
 
         keep(vars(self).get("_threads"))
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"cascade-{self.name}")
@@ -62,24 +62,24 @@ class StoreLink:
         late: Callable[[_T], object] | None = None,
         always: bool = False,
     ) -> _T:
-        """Return what `act` returns in a thread.
+        """Run `act` in a thread, and return its result.
 
         Args:
-            act: asks the store.
+            act: calls the store.
             values: its arguments.
             within_s: how long the caller can wait, if that is less than the limit.
-            late: is given the result, in a thread, if nobody waits for it any more.
-            always: whether it is done even if the store just failed, or nobody waits any more.
+            late: called with the result, in a thread, if the caller no longer waits for it.
+            always: whether to run `act` even if the store has just failed, or the caller no longer waits.
 
         Raises:
-            StoreError: it failed, was late, or just failed before. What had begun may still be done.
+            StoreError: the call failed or timed out, or the store has just failed. A call that began may still finish.
         """
         began_s = time.monotonic()
         if not always:
             self._admit(began_s)
         work = self._threads.submit(act, *values)
         future = asyncio.wrap_future(work)
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # of a late error nobody hears
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs a late error
         try:
             async with asyncio.timeout(max(0.0, min(self.limit_s, within_s))):
                 value = await asyncio.shield(future)
@@ -94,20 +94,20 @@ class StoreLink:
                 raise
             raise self.was_late(began_s, within_s) from None
         except Exception:
-            self._succeeded()  # it answered: no
+            self._succeeded()  # the store answered, with an error
             raise
         self._succeeded()
         return value
 
     def _admit(self, now_s: float) -> None:
-        """Raise StoreError for a while after a failure; then let one call try, and others wait for its result."""
+        """Raise StoreError for a while after a failure; then let one call try, and refuse others until it succeeds."""
         if now_s < self._again_s:
             raise StoreError(self.problem or "it failed just now", retryable=True)
         if self.problem is not None:
             self._again_s = now_s + AGAIN_S
 
     def _ended_late(self, began_s: float, late: Callable[[_T], object] | None, work: Future[_T]) -> None:
-        """Note a late failure; pass on a late result."""
+        """Record the failure of a late call, or pass on its result."""
         if work.cancelled():
             return
         if (error := work.exception()) is not None:
@@ -116,7 +116,7 @@ class StoreLink:
             self._threads.submit(late, work.result())
 
     def was_late(self, began_s: float, within_s: float) -> StoreError:
-        """Count a call that was late, and return its error. Of a caller in a hurry it says nothing of the store."""
+        """Count a late call, and return its error. The store counts as failing only if the caller waited the limit."""
         self.failures += 1
         problem = f"the store of {self.name} did not answer within {min(self.limit_s, max(0.0, within_s)):.2g} s"
         if within_s >= self.limit_s:
@@ -124,7 +124,7 @@ class StoreLink:
         return StoreError(f"{problem}.", retryable=True, busy=True)
 
     def failed(self, problem: str, began_s: float) -> None:
-        """Note a failure of a call that began then. If another has succeeded since, the store is not left alone."""
+        """Record that a call that began at `began_s` failed, unless another call has succeeded since then."""
         if self._worked_s >= began_s:
             return
         if self.problem is None:
@@ -139,9 +139,9 @@ class StoreLink:
 
     @property
     def rests(self) -> bool:
-        """Whether calls fail at once now, as one has just failed."""
+        """Whether calls are refused for now, because one has just failed."""
         return time.monotonic() < self._again_s
 
     def close(self) -> None:
-        """Begin nothing more; what is under way ends by itself."""
+        """Start no more calls; those in progress end by themselves."""
         self._threads.shutdown(wait=False)

@@ -1,7 +1,7 @@
-"""The rows of an answer, without keys and with texts as configured, and the records that a database has of rows.
+"""The rows of an answer, without secrets and with texts as configured, and the database records of rows.
 
-A record has text without NUL, JSON as text, times in UTC, and null for what is not finite. The same row always becomes
-the same record with the same id, so a row that is written twice is stored once.
+A record has text without NUL, JSON as text, times in UTC, and null for numbers that are not finite. The same row always
+becomes the same record with the same id, so a row that is written twice is stored once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Content = Literal["full", "hash", "none"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-"""JSON in ASCII: escapes for what no database accepts as text (NUL, half of a surrogate pair)."""
+"""JSON in ASCII, which escapes what databases do not accept as text (NUL, half of a surrogate pair)."""
 
 
 # --- a row as a record, and back ---
@@ -37,7 +37,7 @@ def records(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         try:
             try:
                 record = _values(row)
-            except OddValueError:  # NaN or an infinite number becomes null, and the row says so (F57)
+            except OddValueError:  # NaN or an infinite number becomes null, and the row names its column (F57)
                 record = _values(storable(row))
         except (OddValueError, RecursionError) as error:
             reason = "a value contains itself" if isinstance(error, RecursionError) else error
@@ -64,11 +64,11 @@ def _values(row: Mapping[str, Any]) -> dict[str, Any]:
         moment = instant(written)
         if moment is None:
             raise OddValueError(f"created_at {written[:40]!r} is no time, as 2026-11-21T07:00:00+00:00 is")
-        record["created_at"] = moment.isoformat(timespec="milliseconds")  # the only form: it sorts as text
+        record["created_at"] = moment.isoformat(timespec="milliseconds")  # one form for all, which sorts as text
         since = max(0, (moment - _EPOCH) // _MILLISECOND)
     record["schema_version"] = None
     content = "\x00".join([f"{column}\x00{value}" for column, value in record.items() if value is not None])
-    # Of the content alone, after its time: a row that is written again is recognised, and ids sort by time.
+    # The time, then a hash of the content alone: ids sort by time, and a row that is written again is recognised.
     record["row_id"] = f"{since:012x}-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
     record["schema_version"] = SCHEMA_VERSION
     return record
@@ -115,13 +115,13 @@ def without_content(record: Mapping[str, Any]) -> dict[str, Any]:
 def rows_of(
     answer: Answer, columns: Mapping[str, Any], content: Content = "full", secrets: Iterable[str] = ()
 ) -> list[dict[str, Any]]:
-    """Return the rows of an answer, and the reason for its end among the signals.
+    """Return the rows of an answer, with the reason why it ended among the signals.
 
     Args:
         answer: the answer.
-        columns: values that it lacks, by column.
-        content: "full" keeps texts, "hash" their SHA-256, "none" nothing of them.
-        secrets: texts that are taken out of every row (F68), as everything with the shape of a key is.
+        columns: values that the answer lacks, by column.
+        content: "full" keeps texts, "hash" replaces them by their SHA-256, "none" removes them.
+        secrets: texts that are removed from every row (F68), besides everything with the format of a key.
     """
     rows, keys = list(schema.rows(answer, **columns)), tuple(secrets)
     texts = {text for row in rows for text in _texts(row)}  # each is searched once: the rows share their question
@@ -138,7 +138,7 @@ def rows_of(
 
 
 def _texts(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts of a row, and what its tokens spell: a key may be in them and not in the text."""
+    """Yield the texts of a row, and what its tokens spell, since a key may be in the tokens but not in the text."""
     for value in row.values():
         texts = value if isinstance(value, list | tuple) else (value,)
         yield from (text for text in texts if isinstance(text, str))

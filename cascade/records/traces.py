@@ -1,6 +1,6 @@
-"""`Store`: rows of episodes and the feedback on them are written, read, counted and removed.
+"""`Store`: write, read, count and remove the rows of episodes and the feedback on them.
 
-Reading goes in short steps along the key, so a long export blocks no writer and takes little memory.
+Rows are read in short steps along the key, so a long export blocks no writer and takes little memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cascade.records.rows import records, row_of, without_content
 
 _ROWS_PER_INSERT = 500
 _ROWS_PER_READ = 250
-"""The rows of a reading step. With contexts of some thousand characters that is a few megabytes."""
+"""The rows read in one step: a few megabytes if contexts have some thousand characters."""
 _PARSED: Mapping[str, Callable[[str], Any]] = {
     TEXT: str,
     WHOLE: int,
@@ -45,9 +45,9 @@ class Store(Database):
         and `signals["replay"]["not_finite"]` names their columns.
 
         Raises:
-            UsageError: a row does not fit, or the store is closed or only read. Nothing was written.
-            StoreError: the database failed. Nothing was written, unless the connection broke during the commit; rows
-                may be written again in any case.
+            UsageError: a row does not fit, or the store is closed or read-only. Nothing was written.
+            StoreError: the database failed. Nothing was written, unless the connection broke during the commit; in
+                either case the rows can be written again.
         """
         statement = insert(episodes).on_conflict_do_nothing(index_elements=["row_id"])
         written, unwritten = 0, records(rows)
@@ -81,7 +81,7 @@ class Store(Database):
     def count(
         self, where: Mapping[str, str] | None = None, before: datetime | None = None, user: str | None = None
     ) -> int:
-        """Return the number of rows, of a filter, before a time, for a user. Raises as `read` does."""
+        """Return the number of rows that match a filter, a time and a user. Raises as `read` does."""
         chosen = [*_conditions(where), *_chosen(before, user)]
         with self.transaction(reading=True) as connection:
             return int(connection.scalar(sa.select(sa.func.count()).select_from(episodes).where(*chosen)) or 0)
@@ -98,7 +98,7 @@ class Store(Database):
             return bool(connection.execute(insert(feedback).on_conflict_do_nothing(), row).rowcount)
 
     def feedback(self) -> list[dict[str, Any]]:
-        """Return all feedback by its time. Raises as `read` does."""
+        """Return all feedback in the order of time. Raises as `read` does."""
         query = sa.select(feedback).order_by(feedback.c.created_at, *feedback.primary_key)
         with self.transaction(reading=True) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
@@ -120,7 +120,7 @@ class Store(Database):
                 and the tokens among the signals.
 
         Raises:
-            UsageError: the store is closed or only read.
+            UsageError: the store is closed or read-only.
             StoreError: the database failed; rows removed before that stay removed.
         """
         chosen = _chosen(before, user)
@@ -129,8 +129,8 @@ class Store(Database):
         else:
             self._remove_feedback(before, None if user is None else chosen)
             removed = self._remove(chosen)
-        if self.address.path is not None:  # a server's autovacuum does it
-            with self.driver() as connection, suppress(sqlite3.Error):  # a reader is active, or no room
+        if self.address.path is not None:  # PostgreSQL has autovacuum
+            with self.driver() as connection, suppress(sqlite3.Error):  # a reader is active, or the disk is full
                 for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
                     connection.execute(statement)
         return removed
@@ -145,7 +145,7 @@ class Store(Database):
     def summary(self) -> dict[str, Any]:
         """Return the number of rows and episodes, their time span, the costs by model, and the size of its file.
 
-        Rows of all walks count. A cost is None if one call's is unknown; `cost_unknown` counts those.
+        Rows of all walks count. A model's cost is None if that of any row is unknown; `cost_unknown` counts these rows.
         """
         of = episodes.c
         head = sa.select(
@@ -171,7 +171,7 @@ class Store(Database):
         return f"Store({self.address.shown!r}{', read_only=True' if self.read_only else ''})"
 
     def _records(self, chosen: Conditions, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yield records by their key, a few hundred a query, with no transaction open in between."""
+        """Yield records in the order of their key, a few hundred per query, with no transaction open in between."""
         selected, last = [episodes.c.id, *(episodes.c[name] for name in columns)], 0
         while True:
             query = sa.select(*selected).where(episodes.c.id > last, *chosen).order_by(episodes.c.id)
@@ -183,7 +183,7 @@ class Store(Database):
             last = step[-1]["id"]
 
     def _remove(self, chosen: Conditions) -> int:
-        """Delete rows, a few hundred a transaction: other writers do not wait long, and the journal stays short."""
+        """Delete rows, a few hundred per transaction, so that other writers wait little and the journal stays short."""
         records_left, removed = self._records(chosen, ()), 0
         while batch := [record["id"] for record in islice(records_left, _ROWS_PER_READ)]:
             with self.transaction() as connection:
@@ -222,7 +222,7 @@ def _chosen(before: datetime | None, user: str | None) -> Conditions:
 
 
 def _conditions(where: Mapping[str, str] | None) -> Conditions:
-    """Return a filter as SQL, as one of a file: "null" is null, "true" and "false" are truth.
+    """Return a filter as SQL, with the meaning it has for files: "null" is null, "true" and "false" are truth values.
 
     Raises:
         UsageError: a column is unknown or cannot be compared, or a value does not fit its column.

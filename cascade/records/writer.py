@@ -1,9 +1,9 @@
-"""Write the rows of answers in the background: a bounded queue, one thread, one transaction a group.
+"""Write the rows of answers in the background: a bounded queue, one thread, one transaction per group.
 
-An ask never waits for the store: a full queue drops its oldest answer, or its longest, where a client may have sent
-many of these to have those of others dropped. The thread survives every error; what fails for
-a while is tried again, what cannot be written is counted as lost and said, and an answer is never affected, unless
-`strict` is set.
+A request never waits for the store. When the queue holds too many answers, the oldest is dropped; when it holds too
+much text, the longest is, so that a client with long answers cannot displace those of others. The thread survives every
+error: temporary failures are retried, losses are counted and logged, and an answer is never affected, unless `strict`
+is set.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 logger = getLogger("cascade")
 GROUP_S = 0.05
-"""How long the first answer of a group waits for others: an ask takes seconds, and a commit some milliseconds."""
+"""How long the first answer of a group waits for others. A request takes seconds, a commit some milliseconds."""
 GROUP_ANSWERS = 100
 """The most answers in one commit; with four rounds, 800 rows."""
 MAX_ANSWERS = 10_000
 MAX_CHARS = 64_000_000
-"""The limit of the queue, so that a store that does not respond does not fill the memory."""
+"""The limits of the queue, so that a store that does not respond does not fill the memory."""
 RETRY_S = 1.0
 COMMIT_S = 10.0
-"""How long one commit may take, so that a server that hangs is said to fail."""
+"""How long one commit may take, so that a server that hangs is reported as failing."""
 WAIT_S = 30.0
-"""The longest time that an ask waits for its commit, if it waits at all."""
+"""The longest time that a request waits for its commit, if it waits at all."""
 EXIT_S = 30.0
-"""How long a process waits for the store at its end; several processes that start at once take seconds."""
+"""How long a process waits for the store when it exits; several processes that start at once take seconds."""
 WARN_EVERY_S = 60.0
 
 
 class TraceCounts(NamedTuple):
-    """Numbers of answers: accepted, written with all their rows, lost, waiting; and failures of the store."""
+    """How many answers were accepted, written with all their rows, lost, or wait; and how often the store failed."""
 
     accepted: int
     written: int
@@ -73,9 +73,9 @@ class TraceWriter:
 
     Args:
         store: the store, as a URL or an address.
-        content: "full" keeps texts, "hash" their SHA-256, "none" nothing of them.
-        strict: whether an ask waits until its rows are on the disk, and fails if they could not be written.
-        secrets: keys that must not be in any row, besides everything with the shape of a key.
+        content: "full" keeps texts, "hash" replaces them by their SHA-256, "none" removes them.
+        strict: whether a request waits until its rows are on the disk, and fails if they could not be written.
+        secrets: keys that must not be in any row, besides everything with the format of a key.
 
     Raises:
         UsageError: the URL does not name a store.
@@ -99,32 +99,32 @@ class TraceWriter:
     def _begin(self) -> None:
         self._queue = _Queue(self.address, strict=self.strict)
         self._finalizer = weakref.finalize(self, _abandoned, self._queue)
-        self._finalizer.atexit = False  # the queue is emptied then anyway
+        self._finalizer.atexit = False  # the queue is emptied at exit anyway
 
     def _begin_in_child(self) -> None:
-        """Begin with an empty queue: the thread is gone, and the parent writes what was queued (F50)."""
+        """Start with an empty queue: the thread is gone, and the parent writes what was queued (F50)."""
         parents = self._queue
         self._finalizer.detach()
         atexit.unregister(parents.close)
-        keep(parents)  # no lock of it is taken: its holder is gone
+        keep(parents)  # none of its locks may be taken: the threads that held them are gone
         self._begin()
         self._queue.closing = parents.closing
 
     @property
     def counts(self) -> TraceCounts:
-        """How many answers were accepted, written, lost, and are waiting."""
+        """How many answers were accepted, written and lost, and how many are waiting."""
         return self._queue.counts()
 
     @property
     def problem(self) -> str | None:
-        """Why the last attempt to write failed, or that one takes longer than a request would wait; else None."""
+        """Why the last attempt to write failed, or that one is taking longer than a request would wait; else None."""
         began_s = self._queue.began_s
         if began_s is not None and time.monotonic() - began_s > link.LIMIT_S:
             return self._queue.problem or f"the store {self.address.shown} does not answer"
         return self._queue.problem
 
     def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
-        """Queue an answer; return a future to `settle`, None if nothing is to wait for.
+        """Queue an answer; return a future to `settle`, or None if there is nothing to wait for.
 
         Args:
             answer: the answer. Its group is the question's own, or else the same for all its near-duplicates.
@@ -167,7 +167,7 @@ class TraceWriter:
         return self._queue.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Write the queued answers and end. May be called twice; after `timeout_s` seconds it gives up."""
+        """Write the queued answers and stop, or give up after `timeout_s` seconds. May be called twice."""
         self._finalizer.detach()
         self._queue.close(timeout_s)
 
@@ -182,7 +182,7 @@ class TraceWriter:
 
 
 def _rows(answer: Answer, head: dict[str, Any], content: Content, secrets: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the rows of an answer, in the thread: the identity of a long text takes 30 ms."""
+    """Return the rows of an answer. Runs in the thread, because the identity of a long text takes 30 ms."""
     question = answer.question
     named = {"group": question.group or identity(question.text, question.context)}
     return rows_of(answer, named | head, content, secrets)
@@ -190,7 +190,7 @@ def _rows(answer: Answer, head: dict[str, Any], content: Content, secrets: tuple
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A queued answer: how its rows are made, the length of its texts, and who waits for the commit."""
+    """A queued answer: a function that makes its rows, the length of its texts, and the future of its commit."""
 
     rows: Callable[[], list[dict[str, Any]]]
     chars: int
@@ -199,18 +199,18 @@ class _Entry:
 
 
 class _Queue:
-    """Answers that wait, and the thread that writes them in their order; it starts with the first.
+    """The waiting answers, and the thread that writes them in order; it is started by the first answer.
 
-    An answer that an ask waits for is never dropped: there are never more of them than concurrent asks.
+    An answer whose commit a request waits for is never dropped: there are no more of these than concurrent requests.
     """
 
     def __init__(self, address: Address, *, strict: bool) -> None:
         self.closing = False
         self.problem: str | None = None
         self.began_s: float | None = None
-        """When the attempt under way began."""
+        """When the current attempt to write began."""
         self._address, self._strict = address, strict
-        self._changed = threading.Condition()  # on an RLock: a garbage collection may run at any point
+        self._changed = threading.Condition()  # has an RLock, since a garbage collection may run at any point
         self._waiting: deque[_Entry] = deque()
         self._writing: list[_Entry] = []
         self._chars = self._accepted = self._written = self._lost = self._failures = 0
@@ -219,10 +219,10 @@ class _Queue:
         self._store: Store | None = None
         self._warned_at_s = -WARN_EVERY_S
 
-    # --- used by asks ---
+    # --- used by requests ---
 
     def put(self, entry: _Entry) -> None:
-        """Add an entry; drop the oldest or, of too long ones, the longest. Raises UsageError once closed."""
+        """Add an entry; drop the oldest of too many, or the longest of too much text. Raises UsageError once closed."""
         with self._changed:
             if self.closing:
                 raise UsageError("This trace writer was closed. Make a new one.")
@@ -246,7 +246,7 @@ class _Queue:
                 self._start()
 
     def _start(self) -> None:
-        """Start the thread. That fails without memory, or when the process is ending: then what waits is lost."""
+        """Start the thread. If there is no memory, or the process is ending, that fails, and what waits is lost."""
         self._thread = threading.Thread(target=self._run, name="cascade-traces", daemon=True)
         try:
             self._thread.start()
@@ -330,7 +330,7 @@ class _Queue:
             return bool(self._writing)
 
     def _write(self, group: list[_Entry]) -> None:
-        """Write a group; again if the store fails for a while, and one by one if an answer's rows do not fit."""
+        """Write a group; retry if the store fails temporarily, and write one by one if an answer's rows do not fit."""
         while (error := self._attempt(group)) is not None:
             about_a_row = not isinstance(error, StoreError | UsageError) or isinstance(error, UnfitRowsError)
             if about_a_row and len(group) > 1:
@@ -364,15 +364,15 @@ class _Queue:
         return None
 
     def _tries_again(self, group: list[_Entry], error: CascadeError) -> bool:
-        """Wait before the next try; at the end there is none, unless another process uses the file."""
+        """Return whether to try again, after a pause; while closing, only if another process has locked the file."""
         if not isinstance(error, StoreError) or not error.retryable:
             return False
         with self._changed:
             if self.closing:
                 return error.busy and time.monotonic() < self._gives_up_at_s
             self._note(error)
-            _tell(group, error)  # asks need not wait longer
-            if not error.busy:  # else it has waited its time for the other process, which may be done now
+            _tell(group, error)  # requests need not wait any longer
+            if not error.busy:  # else it has already waited for the other process, which may be done now
                 self._changed.wait_for(lambda: self.closing, RETRY_S)
         return True
 
@@ -388,7 +388,7 @@ class _Queue:
         self._end([*group], error)
 
     def _end(self, group: list[_Entry], error: CascadeError | None = None) -> None:
-        """Count a group as written, or as lost with an error, and notify who waits."""
+        """Count a group as written, or as lost with an error, and notify the requests that wait."""
         with self._changed:
             self._written += 0 if error else len(group)
             self._lost += len(group) if error else 0
@@ -401,12 +401,12 @@ class _Queue:
         if store is not None:
             try:
                 store.close()
-            except Exception as error:  # noqa: BLE001 - what was committed is safe; the rest is said
+            except Exception as error:  # noqa: BLE001 - what was committed is safe; the rest was reported
                 logger.warning("traces: the store could not be closed: %s", type(error).__name__)
 
 
 def _load() -> type[Store]:
-    """Import the store. Forks in other threads wait meanwhile: their child could not finish the imports."""
+    """Import the store. Forks in other threads wait meanwhile, since their child could not finish the imports."""
     with no_fork():
         from cascade.records.traces import Store
 
@@ -418,7 +418,7 @@ def _unforeseen(error: BaseException) -> StoreError:
 
 
 def _tell(group: Iterable[_Entry], error: CascadeError | None) -> None:
-    """Notify the asks that wait for these entries, once; cancelled asks no longer wait."""
+    """Notify the requests that wait for these entries, once; cancelled requests no longer wait."""
     for entry in group:
         done, entry.done = entry.done, None
         if done is not None and done.set_running_or_notify_cancel():
