@@ -1,4 +1,4 @@
-"""Judge code by a user's tests, which run in a separate process that is killed when its time is over.
+"""Judge code by a user's tests, which run in a separate process that is killed when its time is up.
 
 The process gets an empty folder, no keys from the environment, and no input. It is not a sandbox: it may read what this
 user may read, and use the network. Run unreviewed code in a container.

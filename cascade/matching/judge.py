@@ -113,7 +113,7 @@ def read_verdict(reply: str) -> bool | None:
 
 
 def _first_word(reply: str, words: str) -> str | None:
-    """Return which of some words a reply begins with; None if with none, or if another of them follows."""
+    """Return the one of `words` that a reply begins with; None if there is none, or if another of them follows."""
     start = reply[:_READ_CHARS].lower()
     first = re.match(rf"[\W_]*(?:(?:verdict|reply)\b[\W_]*)?({words})\b", start)
     return first[1] if first and set(re.findall(rf"\b(?:{words})\b", start)) <= {first[1]} else None

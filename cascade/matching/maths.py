@@ -1,4 +1,4 @@
-"""Compare formulas mathematically, by math-verify, in a process of its own."""
+"""Compare formulas mathematically, with math-verify in a separate process."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PACKAGE = "math-verify"
 class MathMatcher(Matcher):
     """Equality of formulas, sets, intervals, equations and matrices, in LaTeX or plain notation.
 
-    The comparison runs in a worker process that ends after `timeout_s`, so it may be called from any thread; the result
-    is the same from each. If the time or the memory is not enough, the truth is unknown. Floats are equal if they agree
-    to 6 decimals, as in math-verify.
+    The comparison runs in a worker process that is ended after `timeout_s`, so it can be called from any thread, with
+    the same result. If the time or the memory runs out, the truth is unknown. Floats are equal if they agree to 6
+    decimals, as in math-verify.
 
     Args:
         timeout_s: wall-clock seconds that one comparison may take. Ordinary formulas take 1 to 300 ms; the margin keeps
@@ -67,7 +67,7 @@ class MathMatcher(Matcher):
 # --- plain notation such as 2*sqrt(3) or 3 1/2 becomes LaTeX, as the parser needs it ---
 
 MAX_FORMULA_CHARS = 2_000
-"""A longer one is not read: the parser takes more than 2 s for 5,000 brackets (measured, math-verify 0.9)."""
+"""A longer formula is not read: the parser takes more than 2 s for 5,000 brackets (measured, math-verify 0.9)."""
 _COMMANDS = (
     "arcsin|arccos|arctan|epsilon|lambda|alpha|gamma|delta|theta|sigma|omega|infty|sinh|cosh|tanh|beta|sin|cos|tan|cot|"
     "sec|csc|log|exp|max|min|gcd|lcm|det|phi|rho|tau|ln|pi|mu"
@@ -116,19 +116,19 @@ def as_latex(text: str) -> str | None:
 # --- the worker: one comparison at a time, ended by the kernel when it takes too long ---
 #
 # sympy has no reliable time limit: math-verify's uses SIGALRM with a handler, so it works only in the main thread, and
-# gives other results under threads. An alarm without a handler ends a process of its own even inside C code.
+# results differ in other threads. An alarm without a handler ends a separate process even inside C code.
 
 MEMORY_BYTES = 1024**3
-"""Of address space; math-verify with sympy takes 0.07 GB of it."""
+"""The worker's limit of address space; math-verify with sympy takes 0.07 GB of it."""
 _SCRIPT = Path(__file__).with_name("maths_worker.py")
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-"""All that the worker inherits: it reads foreign text and has no use for keys. Sets are ordered alike in each."""
+"""The worker's whole environment: it reads untrusted text and needs no keys. Every worker orders sets alike."""
 
 
 class FormulaWorker:
-    """A process that compares formulas: started when it is needed, and again after it was lost. Safe for threads.
+    """A process that compares formulas, started when it is needed and restarted after it ended. Thread-safe.
 
-    A forked child starts its own: the parent's must be neither used nor ended by it.
+    A forked child starts its own, and must neither use nor end the parent's.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -145,11 +145,11 @@ class FormulaWorker:
         self._renew()
 
     def ask(self, answer: str, gold: tuple[str, ...]) -> bool | None:
-        """Return whether two formulas are equal; None if the time, the memory or the stack was not enough.
+        """Return whether two formulas are equal; None if the time, the memory or the stack ran out.
 
         Raises:
             UsageError: no process can be started.
-            MissingExtraError: math-verify cannot be imported there.
+            MissingExtraError: math-verify cannot be imported in the process.
         """
         with self._lock:
             if self.process is None or self.process.poll() is not None:
@@ -159,7 +159,7 @@ class FormulaWorker:
         return None if reply is None else reply["correct"]
 
     def close(self) -> None:
-        """End the process, after the comparison that it may be at."""
+        """End the process, after any comparison in progress."""
         with self._lock:
             self._end()
 
@@ -188,9 +188,9 @@ class FormulaWorker:
             raise MissingExtraError(PACKAGE, f"The matcher 'math' ({quote(str(hello['missing']))})")
 
     def _reply(self, line: str) -> Any:
-        """Return the reply to a line; None if the process ended, or replied by half.
+        """Return the reply to a line; None if the process ended, or sent only part of a reply.
 
-        Whatever prevents the reply ends the process, whose next reply would be an old one.
+        Without a reply the process is ended, since its next reply would belong to this line.
         """
         assert self.process is not None  # noqa: S101 - for the type checker
         assert self.process.stdin is not None  # noqa: S101 - a pipe

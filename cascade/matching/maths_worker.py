@@ -1,7 +1,7 @@
 """The process in which formulas are compared; `maths` starts it by its path.
 
-It reads one JSON object a line and answers each with one. It imports nothing of cascade, holds no key and no file, and
-ends when its input ends. The kernel ends it when a line takes too long: an alarm without a handler works inside C code.
+It reads one JSON object per line and answers each with one. It imports nothing from cascade, holds no key and no file,
+and ends when its input ends. The kernel ends it if a line takes too long: an alarm without a handler works in C code.
 
 Only LaTeX is parsed. math-verify's parser for plain expressions uses sympy's `parse_expr`, which runs its input as
 code. Its own timeouts are off: they use signals and are unreliable.
@@ -22,7 +22,7 @@ START_LIMIT_S = 120.0
 
 
 def main() -> None:
-    """Keep the channel apart from what a library may print, then answer lines until there are no more."""
+    """Separate the replies from what a library may print, then answer lines until the input ends."""
     settings = json.loads(sys.argv[1])
     replies = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""Numbers: by value, within a tolerance; units are ignored. Exact fractions, no floats."""
+"""Compare numbers by value, within a tolerance and without units, as exact fractions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class NumberMatcher(Matcher):
         return bool(numbers) and any(all(self._agree(number, target) for number in numbers) for target in targets)
 
     def _agree(self, number: Number, target: Number) -> bool:
-        """Whether a number is near enough: 50 % is 0.5, and 42 % is also 42, but 0.5 % is not 0.5."""
+        """Return whether a number is within the tolerance: 50 % is 0.5, and 42 % is also 42, but 0.5 % is not 0.5."""
         scales = [Fraction(1)]
         if number.percent != target.percent:
             share = Fraction(1, 100) if number.percent else Fraction(100)
@@ -80,7 +80,7 @@ _PLAIN = re.compile(r"\s*[-−]?\d[\d,]*(?:\.\d+)?\s*")
 
 
 class ExactMatcher(Matcher):
-    """The same words (`normalize_answer`), or the same number where the accepted answer is a plain one: the default.
+    """The default: the same words (`normalize_answer`), or the same number if the accepted answer is a plain number.
 
     >>> matcher = ExactMatcher()
     >>> matcher.matches("The Danube.", ["Danube"]), matcher.matches("$9", ["9"]), matcher.matches("7 x 3", ["21"])
@@ -107,7 +107,7 @@ def only_number(text: str) -> Number | None:
 MAX_DIGITS = 1_000
 """A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
 MAX_NUMBERS = 20
-"""A text with more numbers is not an answer to a question for one."""
+"""A text with more numbers is not the answer to a question that asks for one."""
 _SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALE = "|".join(_SCALES)
 # Digits with blanks, apostrophes or underscores between groups of three; or with points and commas, read later.
@@ -126,7 +126,7 @@ _NUMBER = re.compile(
 _RIGHT = re.compile(r"=([^=]*?)(?=[;\n]|,\s|\b(?:and|or|so)\b|$)")
 """The right side of an equation, up to the end of its clause."""
 _FRAC = re.compile(r"\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
-# What makes a text with numbers something else than numbers, where \0 stands for each of them.
+# What makes a text with numbers more than a list of numbers; \0 stands for each number.
 _ODD = re.compile(
     r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?\0|[<>≤≥]=? ?\0"  # beside a variable or a bracket; a relation
     r"|\b(?:(?:less|fewer|more|greater) than|at (?:least|most)|half) \0"  # a bound
@@ -139,7 +139,7 @@ _ODD = re.compile(
 
 @lru_cache(maxsize=1_024)
 def read_numbers(text: str) -> tuple[Number, ...]:
-    """Return the numbers that a text states, of equations those on the right; none if they cannot be read.
+    """Return the numbers that a text states, in an equation those on its right side; none if they cannot be read.
 
     >>> [str(number.value) for number in read_numbers("3 + 4 = 7 km, so x = 7")], read_numbers("2x")
     (['7', '7'], ())
@@ -173,8 +173,8 @@ _POINTS = re.compile(r"(?!0\.)\d{1,3}(?:\.\d{3})+")
 def read_run(run: str) -> Fraction | None:
     """Return the value of a run of digits with separators; None if no reading is clear.
 
-    A comma alone groups by three, otherwise it is a decimal comma; a point alone is a decimal point; of both the last
-    is the decimal one. Groups of two and three are Indian.
+    A comma alone groups by three, otherwise it is a decimal comma; a point alone is a decimal point; if both occur, the
+    last is the decimal mark. Groups of two and three digits are Indian.
 
     >>> [str(read_run(run)) for run in ("1,000", "1.000", "3,14", "1.000,5", "1.234.567", "12,34,567", "1.2.3")]
     ['1000', '1', '157/50', '2001/2', '1234567', '1234567', 'None']

@@ -1,6 +1,6 @@
-"""Matchers, and how a name becomes one: whether an answer is right, and whether two outputs are the same.
+"""Matchers, found by name: they decide whether an answer is right, and whether two outputs are the same.
 
-Both are None where they are unknown: no accepted answer is known or readable, a judge's reply is unreadable, an
+Either verdict is None if it is unknown: no accepted answer is known or readable, a judge's reply is unreadable, or an
 expression took too long. An answer that cannot be read is wrong: False.
 """
 
@@ -36,7 +36,7 @@ class Matcher(ABC):
     def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:
         """Return whether two outputs, in the form of `chat.output_text`, are the same answer to the request.
 
-        By default they are if their texts are equal, or if one is right where the other is the accepted answer.
+        By default they are if their texts are equal, or if `output` is right with `other` as the accepted answer.
         """
         if output.strip() == other.strip():
             return True
@@ -44,7 +44,7 @@ class Matcher(ABC):
 
 
 class KeyedMatcher(Matcher):
-    """A matcher by which outputs are the same exactly if their keys are equal, so that sameness is transitive."""
+    """A matcher for which outputs are the same exactly if their keys are equal, so that sameness is transitive."""
 
     @abstractmethod
     def key(self, output: str, request: ChatRequest | None = None) -> str:
@@ -84,7 +84,7 @@ class FunctionMatcher(Matcher):
         """Return the function's verdict.
 
         Raises:
-            UsageError: the function raised, or did not return a truth value; it names the function.
+            UsageError: the function raised, or did not return a truth value; the message names the function.
         """
         try:
             verdict = self._rule(answer, accepted(gold))
@@ -93,7 +93,7 @@ class FunctionMatcher(Matcher):
         except Exception as error:
             shown = f"{type(error).__name__}: {quote(error)}"
             raise UsageError(f"The matching function {self._name} failed: {shown}. Fix it and run again.") from error
-        plain = verdict.item() if getattr(verdict, "shape", None) == () else verdict  # numpy's scalars are no bools
+        plain = verdict.item() if getattr(verdict, "shape", None) == () else verdict  # numpy's scalars are not bools
         if plain is None or isinstance(plain, bool):
             return plain
         raise UsageError(
@@ -138,9 +138,9 @@ def get_matcher(spec: str, **options: Any) -> Matcher:
     "function:my_module.is_right". Options that are not texts, such as the judge's `ask`, are given as keywords.
 
     Raises:
-        UsageError: the matcher or an option does not exist, or an installed matcher cannot be loaded; it lists every
-            problem.
-        MissingExtraError: the matcher's package is not installed; it has the pip command.
+        UsageError: the matcher or an option does not exist, or an installed matcher cannot be loaded; the message
+            lists every problem.
+        MissingExtraError: the matcher's package is not installed; the message has the pip command.
 
     >>> get_matcher("number:rel=1e-2").matches("about 4.98 km", ["5 km"])
     True
@@ -175,7 +175,7 @@ def get_matcher(spec: str, **options: Any) -> Matcher:
 
 
 def _whole(matcher: Any) -> Matcher:
-    """Return an object that may have the method `matches` alone as a matcher."""
+    """Return an object as a matcher, even if its only method is `matches`."""
     return matcher if isinstance(matcher, Matcher) else FunctionMatcher(matcher.matches)
 
 
@@ -202,7 +202,7 @@ class RequestMatcher(KeyedMatcher):
 
 
 REQUEST = "request"
-"""The name of the matcher that each request chooses."""
+"""The name of `RequestMatcher`."""
 _FREE_TEXT = (
     "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator "
     "judge or function."
@@ -301,7 +301,7 @@ def judge_rows(
         overwrite: also judge rows whose `correct` is already known.
 
     Raises:
-        UsageError: an answer is not a text, or accepted answers are not a list of texts; it names the row.
+        UsageError: an answer is not a text, or accepted answers are not a list of texts; the message names the row.
 
     >>> log = [{"answer": "The Danube.", "gold": ["Danube"], "correct": None}]
     >>> list(judge_rows(log, get_matcher("exact")))

@@ -14,11 +14,11 @@ from cascade.matching.registry import KeyedMatcher, accepted
 from cascade.matching.text import NOT_JSON, normalize_answer, read_json
 
 spelled = repr
-"""Spells a value in one form: 1 is neither "1" nor true, and the names of an object are sorted. Quicker than JSON."""
+"""Spells a `canonical` value in one form, in which 1 is neither "1" nor true. Faster than JSON."""
 
 
 def canonical(value: Any, schema: Any = None, *, ignored: frozenset[str] = frozenset()) -> Any:
-    """Return a JSON value in one form: whole numbers as such, defaults of the schema filled in, sets sorted.
+    """Return a JSON value in one form: whole numbers as integers, defaults filled in, names and sets sorted.
 
     Args:
         value: the value.
@@ -44,7 +44,7 @@ def canonical(value: Any, schema: Any = None, *, ignored: frozenset[str] = froze
 
 
 class JsonMatcher(KeyedMatcher):
-    """An answer is right if it is the same JSON value: 5.0 is 5; blanks and the order of keys do not matter.
+    """An answer is right if it is the same JSON value: 5.0 is 5; white space and the order of keys do not matter.
 
     Text is compared unchanged. If the request has a JSON schema, a missing property has its default, and the order of a
     list does not matter if its items are unique (`uniqueItems`).
@@ -65,8 +65,8 @@ class JsonMatcher(KeyedMatcher):
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON.
 
-        A list of texts may be the value itself, as a table has it: `["x", "y"]`. An answer that is right by one of the
-        two readings and wrong by the other is unknown.
+        The list of accepted texts may also be the value itself, as in a table: `["x", "y"]`. An answer that is right by
+        one of the two readings and wrong by the other is unknown.
         """
         values = {text: self._spelled(text, None) for text in accepted(gold)}
         texts, parsed = [text for text, value in values.items() if value is None], read_json(answer)
@@ -76,7 +76,7 @@ class JsonMatcher(KeyedMatcher):
         return self._spelled(answer, None) in {*filter(None, values.values()), spelled(list(accepted(gold)))}
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
-        """Return the value in one spelling; an output that is not JSON is the same only as one with the same words."""
+        """Return the value in one spelling; an output that is not JSON equals only outputs with the same words."""
         schema = None if request is None else request.json_schema
         return self._spelled(output, schema) or f"text {normalize_answer(output)}"
 
@@ -150,7 +150,7 @@ class ToolCallsMatcher(KeyedMatcher):
         return sorted(spelled((name, canonical(arguments, schemas.get(name)))) for name, arguments in calls)
 
     def _assigned(self, calls: Sequence[Calling], wanted: Sequence[Calling]) -> bool:
-        """Whether calls and accepted calls can be matched one to one; a message has few calls."""
+        """Return whether calls and accepted calls can be matched one to one; a message has few calls."""
         if not calls:
             return True
         (name, arguments), *others = calls
@@ -195,7 +195,7 @@ _NO_LETTERS = str.maketrans(dict.fromkeys(" ,./-_*^", ""))
 
 
 def _fit(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether arguments are among the accepted values, with no unknown and no missing argument."""
+    """Return whether arguments are among the accepted values, with no unknown and no missing argument."""
     listed = {name: choices if isinstance(choices, list) else [choices] for name, choices in values.items()}
     return arguments.keys() <= listed.keys() and all(
         any(_alike(arguments[name], choice) for choice in choices) if name in arguments else "" in choices
@@ -204,7 +204,7 @@ def _fit(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def _alike(value: Any, choice: Any) -> bool:
-    """Whether two values are the same: texts by their letters and digits only, as in the leaderboard."""
+    """Return whether two values are the same; blanks and `,./-_*^` in texts do not count, as in the leaderboard."""
     if isinstance(value, str) and isinstance(choice, str):
         return value.casefold().translate(_NO_LETTERS) == choice.casefold().translate(_NO_LETTERS)
     if isinstance(value, list) and isinstance(choice, list):

@@ -1,4 +1,4 @@
-"""Short answers: the same words, the same label or letter; and how a text is cleaned to be read."""
+"""Compare short answers by their words, or by a label or letter; and clean texts before they are read."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _REMEMBERED_CHARS = 2_000
 def normalize_answer(text: str) -> str:
     """Return an answer in normal form: NFKC, casefolded, without punctuation, articles and extra space.
 
-    The rule is SQuAD's (Rajpurkar et al. 2016), with Unicode punctuation and width variants included, but for the
-    decimal point and the sign of a number, which stay; an answer that is nothing but punctuation stays as it is. An
-    answer that is a JSON object or list, such as tool calls, is compared by its value: blanks and the order of keys do
+    The rule is SQuAD's (Rajpurkar et al. 2016), including Unicode punctuation and width variants, except that the
+    decimal point and the sign of a number stay; an answer that is nothing but punctuation stays as it is. An answer
+    that is a JSON object or list, such as tool calls, is compared by its value: white space and the order of keys do
     not matter, and 5.0 is 5.
 
     >>> normalize_answer("The  Danube."), normalize_answer("1,851"), normalize_answer("?!")
@@ -44,7 +44,7 @@ def normalize_answer(text: str) -> str:
 
 def _normalized(text: str) -> str:
     if text.lstrip()[:1] in {"{", "["}:
-        with suppress(ValueError, RecursionError):  # else it is no JSON, and a text like any other
+        with suppress(ValueError, RecursionError):  # else it is not JSON but a text like any other
             return encode_sorted(json.loads(text, parse_float=_number_of))
     folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     bare = " ".join(_ARTICLES.sub(" ", _PUNCTUATION.sub("", folded)).split())
@@ -90,7 +90,7 @@ class LabelMatcher(KeyedMatcher):
     """The same label: alone, at the start ("B: Vienna"), after "answer is", or the only one that a text names.
 
     A letter in a sentence is not read, and an answer that marks several is wrong. Without `labels`, an accepted letter
-    is one of A to J, and no label is looked for within a text: the others, which it may name too, are unknown.
+    is one of A to J, and no label is searched for within a text, since the other labels that it may name are unknown.
 
     Args:
         labels: the labels, joined by "|"; by default those that the request's schema lists (`enum`).
@@ -181,13 +181,13 @@ _CONTROLS = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) n
 def clean(text: str) -> str:
     r"""Return a text in plain form; empty if it is too long to be an answer.
 
-    `identity.folded`, without controls, blank lines and extra space. Linear in time.
+    As `identity.folded`, without control characters, blank lines and extra space. Takes linear time.
 
     >>> clean("  5½\u200b km²\n\n"), clean("−3\u00a0°C")
     ('5 1/2 km^2', '-3 °C')
     """
     if len(text) > MAX_ANSWER_CHARS:
-        text = " ".join(text.split())  # a million newlines around a short answer are no long answer
+        text = " ".join(text.split())  # a million newlines around a short answer do not make it long
         if len(text) > MAX_ANSWER_CHARS:
             return ""
     lines = [" ".join(line.split()) for line in folded(text).translate(_CONTROLS).splitlines()]
@@ -195,7 +195,7 @@ def clean(text: str) -> str:
 
 
 def same_text(text: str, other: str) -> bool:
-    r"""Whether two texts are identical, except for width, space and invisible marks.
+    r"""Return whether two texts are identical, except for width, space and invisible marks.
 
     >>> same_text("1914\u20131918 ", "1914-1918"), same_text("", "")
     (True, False)

@@ -57,14 +57,14 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
 
     Intervals are 95 % percentiles of a bootstrap over the groups, the same draws for all ways: how the means would vary
     with other requests of the same kind. There is none with fewer than `LEAST_GROUPS` groups. Repeated requests count
-    once, and requests of which the log lacks a call that is made do not count.
+    once, and requests do not count if the log lacks a call that is made for them.
 
     Args:
         log: the log.
-        promise: what a request is lost by.
+        promise: decides which requests are lost.
         ways: by name; the first is the policy that is evaluated.
         requests: those that made and proved the policy, which does better on them than on others.
-        seed: of the bootstrap.
+        seed: the seed of the bootstrap.
 
     Raises:
         UsageError: the log lacks a signal that a policy reads, or every request lacks a call that it makes.
@@ -135,7 +135,7 @@ def _figures(
     ends = np.full((2, values.shape[1]), np.nan)
     if size >= LEAST_GROUPS:
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0)
-        ends[:, ends[0] == ends[1]] = np.nan  # what is the same in all requests that were seen says nothing of others
+        ends[:, ends[0] == ends[1]] = np.nan  # a figure without variation in these requests says nothing about others
     cells = iter([[x if np.isfinite(x) else None for x in row] for row in np.vstack([values[:1], ends]).T.tolist()])
     return {way: {name: (*next(cells),) for name in ratios} for way, ratios in sums.items()}  # type: ignore[misc]  # of three
 

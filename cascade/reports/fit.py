@@ -49,7 +49,7 @@ def _requests_line(done: Fit) -> str:
 
 
 def _notes(done: Fit) -> Iterator[str]:
-    """Yield what a reader must know of levels and segments, and what weakens the promise."""
+    """Yield what a reader must know about levels and segments, and what weakens the promise."""
     risks, by_segment, points = done.settings.risks, done.settings.by_segment, done.certified.values()
     if risks:
         listed = ", ".join(f"{name} {percent(risk)}" for name, risk in risks.items())

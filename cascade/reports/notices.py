@@ -1,4 +1,4 @@
-"""Notices about a log that was read: what its "right" means, what counts as one request, which calls it lacks."""
+"""Notices about a log: what "right" means in it, what counts as one request, and which calls it lacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 
 
 def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[str]:
-    """Return how many requests count as one, which calls are missing, and with `reference` the reference."""
+    """Return notices of requests that count as one, of missing calls, and with `reference` of the reference."""
     unsaid = [UNRECORDED] if any(UNSAID in read.log.kinds for read in reads) else []
     foreign = not_live(name for read in reads for name in read.log.signals)
     unsaid += [f"{about_live(foreign)}: a policy that reads such a signal is for studies"] if foreign else []
@@ -37,7 +37,7 @@ def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[st
 
 
 def about_data_sets(reads: Sequence[Read]) -> list[str]:
-    """Return which data sets are used as one, if there are several."""
+    """Return a notice of the data sets that are used as one, if there are several."""
     listed = ", ".join(f"{read.log.name} ({read.log.n})" for read in reads)
     notice = f"{len(reads)} data sets are used as one: {listed}; --where dataset=NAME chooses one"
     return [notice] if len(reads) > 1 else []
@@ -46,8 +46,8 @@ def about_data_sets(reads: Sequence[Read]) -> list[str]:
 def about_truth(read: Read, *, unjudged: bool = False) -> str:
     """Return the notice for a log without labels: it can only get a promise of agreement.
 
-    Accepted answers are not judged by a default matcher: one that is too strict finds both models wrong, and a promise
-    of regret then holds without meaning anything.
+    Answers are not judged by a default matcher: if it is too strict, it finds both models wrong, and a promise of
+    regret then holds but means nothing.
     """
     truth = read.facts.truth
     assert truth is not None  # noqa: S101 - such a log is compared with its reference
@@ -61,7 +61,7 @@ def about_truth(read: Read, *, unjudged: bool = False) -> str:
 
 
 def _about_calls(read: Read) -> Iterator[str]:
-    """Yield a note on each missing call that has later ones, and one where the log does not say what calls read."""
+    """Yield notes on nodes with missing calls, on nodes that are never right, and on a log that lacks `parents`."""
     log, facts = read.log, read.facts
     later = np.logical_or.accumulate(log.bought[:, ::-1], axis=1)[:, ::-1]
     lacking = np.count_nonzero(later & ~log.bought, axis=0).tolist()
@@ -104,7 +104,7 @@ def reference_of(read: Read) -> str:
 
 
 def _about_reference(read: Read) -> Iterator[str]:
-    """Yield which model is the reference of savings and of a promise of regret."""
+    """Yield a notice of which model is the reference of savings and of a promise of regret."""
     log, facts = read.log, read.facts
     if log.reference is None:
         return
@@ -115,15 +115,15 @@ def _about_reference(read: Read) -> Iterator[str]:
 
 
 def outside(read: Read, certificates: Mapping[str, Certificate]) -> Iterator[str]:
-    """Yield how many requests of a log no certificate covers, and their cost, as a sentence, if there are any.
+    """Yield a sentence on how many requests of a log no certificate covers, and on their cost, if there are any.
 
-    They are of a segment without a certificate, or of a kind that the requests that certify do not have.
+    Their segment has no certificate, or none of the requests that certify is of their kind.
     """
     log, first = read.log, next(iter(certificates.values()), None)
     if first is None:
         return
 
-    kinds = {id(kind): kind for kind in log.kinds}  # equal ones are one object
+    kinds = {id(kind): kind for kind in log.kinds}  # equal kinds are one object
 
     def is_outside(kind: RequestKind | None, segment: str) -> bool:
         certificate = certificates.get(segment) if first.covers == "segment" else first
@@ -142,7 +142,7 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> Iterator[str
 
 
 def about_columns(policy: Policy, certificates: Mapping[str, Certificate]) -> Iterator[str]:
-    """Yield which signals every answer must have to be certified, of a policy that does not say what it reads."""
+    """Yield a notice of the signals that an answer needs for a certificate if a policy does not say what it reads."""
     steps = [step for each in certificates.values() for step in each.made_for.get("shown") or ()]
     always = {
         name

@@ -36,7 +36,7 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
     def text(self, width: int | None = None) -> Iterator[str]:
-        """Yield it in columns (`text.aligned`)."""
+        """Yield the lines of the table, with aligned columns (`text.aligned`)."""
         yield from ([self.title] if self.title else [])
         yield from aligned([self.columns, *self.rows], width)
 
@@ -46,11 +46,11 @@ class Report:
     """What a verb reports.
 
     Attributes:
-        lines: what a reader with ten seconds needs, a sentence each.
+        lines: what a reader with ten seconds needs, in one sentence each.
         tables: the details.
         document: the same figures as plain JSON values; money in USD.
-        title: what it is about: the name of a log.
-        shown: how many of the tables are shown unasked.
+        title: the name of the log that it is about.
+        shown: how many of the tables are shown by default.
     """
 
     lines: tuple[str, ...]
@@ -60,7 +60,7 @@ class Report:
     shown: int = 0
 
     def text(self, *, details: bool = False, width: int | None = None) -> str:
-        """Return it for a terminal: the lines, which the terminal breaks; with `details` all tables."""
+        """Return the text for a terminal: the lines, unwrapped, and the `shown` tables, or with `details` all."""
         tables = [line for table in self.tables[: None if details else self.shown] for line in ("", *table.text(width))]
         return "\n".join([*self.lines, *tables[not self.lines :]])
 
@@ -71,9 +71,9 @@ class Result:
 
     Attributes:
         reports: its reports: one, or one for each data set.
-        error: the error with which the command ends although there is a result; None if all is well.
-        detailed: whether the tables are shown unasked.
-        listed_as: the name of the list in `to_dict`, of a result with a report for each data set.
+        error: the error that the command ends with although there is a result; None if all is well.
+        detailed: whether the tables are shown by default.
+        listed_as: the name of the list in `to_dict` if the result has a report for each data set.
     """
 
     reports: tuple[Report, ...]
@@ -102,7 +102,7 @@ class Result:
 
 
 def promise_line(promise: Promise) -> str:
-    """Return a promise in a sentence.
+    """Return a promise as a sentence.
 
     >>> promise_line(Promise("regret", 0.05, 0.9))
     'Promised: the answer served is wrong, and the reference alone is right, on at most 5 % of requests, with \
@@ -116,7 +116,7 @@ confidence 90 %.'
 
 
 def loss_line(promise: Promise, lost: float, whose: str) -> str:
-    """Return the beginning of a sentence on what is lost: a share of requests, or the mean of what each loses."""
+    """Return the beginning of a sentence about losses: the share of requests lost, or the mean loss."""
     return f"Mean loss over {whose}: {tenths(lost)}" if promise.rules.graded else f"Lost: {tenths(lost)} of {whose}"
 
 

@@ -19,11 +19,11 @@ from cascade.studies.ways import NO_SIGNAL
 from cascade.text import percent
 
 TOO_GOOD = 0.99
-"""An AUROC above it is doubted: no number that a call brings is so good on real requests."""
+"""An AUROC above this is questioned: no number that a call brings is that good on real requests."""
 
 
 def of_study(study: Study, command: str | None = None, addable: Sequence[Signal] = ()) -> Report:
-    """Return the report of a study; `command` fits the same on the whole log, which `addable` signals could join."""
+    """Return the report of a study; `command` fits the same on the whole log, `addable` are signals it could get."""
     row = study.row(SERVED)
     lines = [promise_line(study.promise), _study_saving(study, row), _tried(study), _lost_line(study, row)]
     next_line = f"Next: {_advice(study, command)}"
@@ -35,7 +35,7 @@ def of_study(study: Study, command: str | None = None, addable: Sequence[Signal]
 
 
 def _signals_table(study: Study, signals: Sequence[Signal]) -> Table:
-    """Return what `fit` costs without a signal, with each and with all, and what each costs."""
+    """Return a table of what `fit` costs without a signal, with each and with all, and what each signal costs."""
     rows = {row.name: row for row in study.rows}
     columns = ("signal", "cost of fit", "USD per 1,000", "keeps", "to add, USD")
     without = rows.get(NO_SIGNAL, rows[SERVED]).cost_share
@@ -51,7 +51,7 @@ def _signals_table(study: Study, signals: Sequence[Signal]) -> Table:
 
 
 def _signal(study: Study, signal: Signal) -> dict[str, Any]:
-    """Return the figures of a signal: what `fit` costs with it alone, what it costs, and what adding it would."""
+    """Return the figures of a signal: the cost of `fit` with it alone, its own cost, and the cost of adding it."""
     alone = SERVED if len(study.why.signals) == 1 else f"fit, {signal.name}"
     row = next((row for row in study.rows if row.name == alone and signal.is_held), None)
     interval = None if row is None else row.cost_share
@@ -143,7 +143,7 @@ def _more_requests(study: Study, proves: int, command: str | None) -> str:
 
 def _ways_table(study: Study) -> Table:
     rows, refused = study.rows, any(row.refused for row in study.rows)
-    right = "same" if study.promise.rules.compares else "right"  # there right means: the same as the reference
+    right = "same" if study.promise.rules.compares else "right"  # then right means the same as the reference
     columns = ("way", "cost", "saves, 95 %", "lost", right, "calls", "kept", *["refused"] * refused)
     figures = [(*_way(row, full=row.requests == rows[0].requests), *[str(row.refused)] * refused) for row in rows]
     title = "cost: a share of the reference's; kept: different answers; refused: splits in which nothing was proven"
@@ -215,7 +215,7 @@ def study_document(study: Study) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Return a figure as a JSON value; NaN, which is unknown, as null."""
+    """Return a figure as a JSON value, with NaN (unknown) as null."""
     if isinstance(value, Interval):
         return {**value._asdict(), "more_than_chance": value.sure}
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,1 +1,1 @@
-"""People judge the outputs in which a cascade differs from its reference: pairs, judgements, and plans."""
+"""Reviews by people of the outputs in which a cascade differs from its reference: pairs, sessions and judgements."""

@@ -1,4 +1,4 @@
-"""What people's judgements say: the truth of a log.
+"""People's judgements as the truth of a log.
 
 An output is right if it equals the reference's, or if it was judged and found to lose nothing. An output that nobody
 judged is unknown: it counts as lost, unless its request was not drawn. A known share of the requests is drawn, by a
@@ -25,7 +25,7 @@ def judgements(
     kind: str,
     rate: float | None = None,
 ) -> Judgements:
-    """Return what people judged, to read a log by it (`reading.reviewed`).
+    """Return people's judgements in the form by which a log is read (`reading.reviewed`).
 
     Args:
         compared: the log.
@@ -45,7 +45,7 @@ def judgements(
 
     def loses(row: Row) -> bool | None:
         pair = compared.pair_of(row)
-        if pair is None:  # without the reference's output nobody can judge
+        if pair is None:  # without the reference's output there is nothing to judge
             return True
         return pair.lost(losses)
 

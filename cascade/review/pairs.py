@@ -32,7 +32,7 @@ class Output(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Its key in a file of reviews."""
+        """The output's key in a file of reviews."""
         return hash_of(self.text)
 
 
@@ -45,7 +45,7 @@ class PairId(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The three in one text."""
+        """The three parts as one text."""
         return "/".join(self)
 
 
@@ -53,7 +53,7 @@ class Pair(NamedTuple):
     """A servable output and the reference's output.
 
     Attributes:
-        question: the hash that a request shares with its near-duplicates (`episodes.identity`).
+        question: the hash that a request shares with its near-duplicates (`cascade.identity`).
         text: the question.
         context: its context; for a chat request, the request as JSON.
         is_chat: whether it is a chat request.
@@ -72,11 +72,11 @@ class Pair(NamedTuple):
 
     @property
     def id(self) -> PairId:
-        """The identifier of its judgements."""
+        """The identifier of the pair in judgements."""
         return PairId(self.question, self.output.digest, self.reference.digest)
 
     def lost(self, losses: Mapping[PairId, bool]) -> bool | None:
-        """Return whether serving the output is a loss; None without a judgement of it or of an equal one."""
+        """Return whether serving the output is a loss; None if neither it nor an equal output was judged."""
         ids = [PairId(self.question, digest, self.reference.digest) for digest in self.equal]
         verdicts = [losses[identifier] for identifier in ids if identifier in losses]
         return any(verdicts) if verdicts else None
@@ -84,12 +84,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """A log's outputs.
+    """The outputs of a log, compared with those of its reference.
 
     Attributes:
         labelled: the log with the reference's output as its truth.
-        comparator: decides whether two outputs are the same.
-        differing: for each episode the pair of each output that differs from the reference's, by the output's digest.
+        comparator: the matcher that decides whether two outputs are the same.
+        differing: for each episode, the pair of each output that differs from the reference's, by the output's digest.
         without_reference: the number of episodes without the reference's output; any other output is lost there.
     """
 
@@ -100,7 +100,7 @@ class Compared:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every pair once, even if the log has its request several times."""
+        """Every pair once, even if its request is in the log several times."""
         first = dict[PairId, Pair]()
         for outputs in self.differing.values():
             for pair in outputs.values():
@@ -108,7 +108,7 @@ class Compared:
         return tuple(first.values())
 
     def pair_of(self, row: Row) -> Pair | None:
-        """Return the pair of a row's output; None if it equals the reference's, or nobody can compare the two."""
+        """Return the pair of a row's output; None if it equals the reference's, or the two cannot be compared."""
         if row["answer"] is None or row["correct"] is not False:
             return None
         return self.differing.get(episode_key(row), {}).get(hash_of(row["answer"]))
@@ -126,7 +126,7 @@ def compare(rows: Rows, comparator: str | None = None, dropped: Dropped | None =
         rows: reads the log from the start at each call.
         comparator: decides whether two outputs are the same, as for `matching.get_matcher`; by default the one for the
             form of the requests.
-        dropped: told of what is left out.
+        dropped: counts what is left out.
 
     Raises:
         UsageError: there is no such matcher, or the log has no reference or no texts.
@@ -147,7 +147,7 @@ def compare(rows: Rows, comparator: str | None = None, dropped: Dropped | None =
 
 @dataclass(slots=True)
 class _Outputs:
-    """The outputs of one episode: its first row, the reference's, and groups of equal ones that differ from it."""
+    """The outputs of one episode: its first row, the reference's output, and groups of equal outputs that differ."""
 
     first: Row
     reference: Output | None = None
@@ -174,7 +174,7 @@ class _Outputs:
         text, context, is_chat = self.first["question"], self.first["context"], bool(replay_of(self.first).get(CHAT))
         for group in self.groups if self.reference is not None else ():
             digests = tuple([output.digest for output in group])
-            assert self.reference is not None  # noqa: S101 - of the loop
+            assert self.reference is not None  # noqa: S101 - the loop has checked it
             pair = Pair(identity(text, context), text, context, is_chat, group[0], self.reference, digests)
             pairs |= dict.fromkeys(digests, pair)
         return pairs
@@ -231,7 +231,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: Any) -> Iterator[str]:
-    """Yield a text, or a value as JSON over several lines; so is a text that holds an object or a list."""
+    """Yield the lines of a text, or of a value as indented JSON, as is a text that holds an object or a list."""
     parsed = decoded(value) if isinstance(value, str) and value.lstrip()[:1] in {"{", "["} else None
     shown = value if parsed is None else parsed
     text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, indent=2, sort_keys=True)

@@ -2,7 +2,7 @@
 
 Row 0 has the draw of the requests and the kind of review. It is written before the first pair is shown and never
 changed. Every other row is a judgement, stored before it counts. A later judgement of the same reviewer on the same
-pair replaces an earlier one; both stay. `Judgement.loses` decides whether serving the output is a loss.
+pair replaces an earlier one; both stay stored. `Judgement.loses` decides whether serving the output is a loss.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Terms:
         refuse([*rate, *(["label_rate must be above 0"] if self.rate == 0 else [])])
 
     def check(self, path: str, begun: Terms) -> None:
-        """Refuse to go on with other terms than those that were fixed before the first pair was shown."""
+        """Raise UsageError if these are not the terms that were fixed before the first pair was shown."""
         differ = [
             f"{name} {getattr(begun, name)}, not {getattr(self, name)}"
             for name in ("ask", "matcher", "rate")
@@ -78,7 +78,7 @@ class Judgement(NamedTuple):
         first: which of the two was shown first.
         verdict: which is better.
         output_right, reference_right: whether each is right; None where that was not asked.
-        reviewer, at: who, and when (UTC).
+        reviewer, at: who judged, and when (UTC).
     """
 
     question: str
@@ -113,7 +113,7 @@ class Judgement(NamedTuple):
 
 
 class Reviews(NamedTuple):
-    """The state of a review: the last judgement of each reviewer on each pair, in their order."""
+    """The state of a review: its terms, and the last judgement of each reviewer on each pair, in order."""
 
     terms: Terms
     judgements: tuple[Judgement, ...]
@@ -129,10 +129,10 @@ def now() -> str:
 
 
 def reviews_at(location: Location) -> Reviews | None:
-    """Return the judgements that are kept there; None if no review has begun.
+    """Return the judgements at a location; None if no review has begun there.
 
     Raises:
-        UsageError: it is no file of reviews.
+        UsageError: it is not a file of reviews.
         StoreError: the database cannot be reached.
     """
     path = location if isinstance(location, Path) else parse(location).path
@@ -143,7 +143,7 @@ def reviews_at(location: Location) -> Reviews | None:
 
 
 def read_reviews(location: Location) -> Reviews:
-    """Return the judgements that are kept there. Raises UsageError if no review has begun."""
+    """Return the judgements at a location. Raises UsageError if no review has begun there."""
     reviews = reviews_at(location)
     if reviews is None:
         raise UsageError(f"There are no reviews in {location_shown(location)}: cascade review writes them.")
@@ -159,10 +159,10 @@ class ReviewStore(Database):
 
     Attributes:
         path: the location, as it may be shown.
-        reviews: the judgements when it was opened.
+        reviews: the judgements at the time it was opened.
 
     Raises:
-        UsageError: it is no file of reviews, or the review has other terms.
+        UsageError: it is not a file of reviews, or the review has other terms.
         StoreError: the database cannot be reached.
     """
 
@@ -185,10 +185,10 @@ class ReviewStore(Database):
         self._write(None, judgement._asdict())
 
     def _write(self, number: int | None, document: dict[str, Any]) -> None:
-        """Write a line if its number is free; by default the next one."""
+        """Write a line, with its number if that is free, or by default with the next number."""
         line = json.dumps(document, allow_nan=False)  # ASCII: PostgreSQL's text has no NUL, no lone surrogate
         with self.transaction() as connection:
-            connection.execute(sa.select(lines.c.line).where(lines.c.number == 0).with_for_update())  # in turns
+            connection.execute(sa.select(lines.c.line).where(lines.c.number == 0).with_for_update())  # take turns
             last = connection.scalar(sa.select(sa.func.max(lines.c.number)))
             row = {"number": (last or 0) + 1 if number is None else number, "line": line}
             connection.execute(insert(lines).on_conflict_do_nothing(), row)

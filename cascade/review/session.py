@@ -19,7 +19,7 @@ _VERDICTS: Mapping[str, Better] = {"=": "equal", "0": "both_bad"}
 
 
 class Stage(NamedTuple):
-    """What a reviewer is asked, and the meaning of each key that answers."""
+    """A question to the reviewer, and the meaning of each key that answers it."""
 
     question: str
     keys: Mapping[str, str]
@@ -63,13 +63,13 @@ class Pressed(NamedTuple):
 
 
 class Session:
-    """A review by one person, of the drawn pairs in a random order of the person's own, which stays the same.
+    """One person's review of the drawn pairs, in a random order that is fixed for each person.
 
     Args:
         pairs: every pair of the log.
         terms: the terms of the file of reviews.
-        reviewer: who.
-        judged: the reviewer's earlier judgements, in their order; the review goes on after them.
+        reviewer: the person's name.
+        judged: the reviewer's earlier judgements, in their order; the review continues after them.
 
     Attributes:
         drawn: the pairs that were drawn.
@@ -115,7 +115,7 @@ class Session:
         return self._answered(sides, self._keys[0], self._keys[1:])
 
     def _answered(self, sides: Sides, better: str, rights: str) -> Pressed:
-        """Judge the pair, if its answers say all that is asked."""
+        """Judge the pair once all its questions are answered."""
         other: Side = "reference" if sides.first == "output" else "output"
         verdict = _VERDICTS.get(better) or (sides.first if better == "1" else other)
         if self._terms.ask == "preference":
@@ -129,7 +129,7 @@ class Session:
         return self._judge(sides, verdict, *[right == "r" for right in rights])
 
     def _judge(self, sides: Sides, verdict: Better, *rights: bool | None) -> Pressed:
-        """Record a judgement, with whether the first and the second output are right, and go on to the next pair."""
+        """Record a judgement, with whether the first and the second output are right, and show the next pair."""
         output, reference = rights if sides.first == "output" else rights[::-1]
         judgement = Judgement(*sides.pair.id, sides.first, verdict, output, reference, self._reviewer, now())
         self.judged[sides.pair.id] = judgement
@@ -138,7 +138,7 @@ class Session:
         return Pressed(written=judgement)
 
     def _back(self) -> bool:
-        """Go back to the first question of this pair, or to the pair before; return whether there was one."""
+        """Go back to the first question of this pair, or to the previous pair; return whether there was one."""
         if not self._keys and not self._earlier:
             return False
         self._show(self.current.pair if self._keys and self.current else self._earlier.pop())

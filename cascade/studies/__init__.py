@@ -1,1 +1,1 @@
-"""Policies played on logs: comparisons on random splits, diagnoses, evaluations, audits."""
+"""Policies played on logs: comparisons on random splits, diagnoses, and checks of certificates."""

@@ -1,6 +1,6 @@
-"""Why a cascade saves on a log, or does not: how often answers agree, what the doubt tells, how many requests it takes.
+"""Why a cascade saves on a log or not: how often answers agree, how good the doubt is, how many requests a proof takes.
 
-Everything is a figure of the log as it is, without splits; nothing here is proven.
+All figures are of the whole log, without splits; nothing here is proven.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cascade.types import BASE_ONLY
 
 MOST_NEEDED = 1_000_000
 _STEP = 1.05
-"""Numbers of requests are tried in steps of 5 %: the answer is an estimate."""
+"""Numbers of requests are tried in steps of 5 %, since the result is only an estimate."""
 
 
 class Signal(NamedTuple):
-    """Something that says how good an answer is, which a log holds or which could be added to it.
+    """A source of signals of how good an answer is, which a log holds or which could be added to it.
 
     Attributes:
-        name: what brings it: log-prob, judge, second model …
-        names: the signals of the log that it is, and `nodes` the nodes that bring them and nothing else.
-        cost_nano_usd: what it costs a request, on average; None: unknown.
-        keeps: the share of answers that must be kept so that it pays (`keeps`); None: unknown.
+        name: the source: log-prob, judge, second model …
+        names: the log's signals from this source; `nodes` are the nodes that bring only these.
+        cost_nano_usd: its mean cost per request; None if unknown.
+        keeps: the share of answers that must be kept so that it pays (`keeps`); None if unknown.
         is_held: whether the log has it.
     """
 
@@ -46,9 +46,9 @@ class Signal(NamedTuple):
 
 
 def keeps(log: Log, cost_nano_usd: float | None) -> float | None:
-    """Return the share of first answers to keep so that a log costs no more than the reference alone; None: unknown.
+    """Return the share of first answers to keep for a cascade to cost no more than its reference; None if unknown.
 
-    It assumes that kept requests would cost the reference its mean. Above 1 it never pays.
+    It assumes that the reference costs its mean on the requests that are kept. Above 1, the cascade never pays.
     """
     rows = log.priced
     alone = 0 if log.reference is None else int(log.reference.cost_nano_usd[rows].sum())
@@ -58,9 +58,9 @@ def keeps(log: Log, cost_nano_usd: float | None) -> float | None:
 
 
 def signals_of(log: Log) -> tuple[Signal, ...]:
-    """Return the signals that a log of single calls holds, the last of which is the reference; else none.
+    """Return the signals of a log of single calls that ends with the reference; of any other log, none.
 
-    What judges an answer is a node of its own if it reads that answer; other nodes between the first and the last are
+    A node that gives a verdict on what it reads counts as a judge. The other nodes between the first and the last are
     second models, whose answers may agree with the first.
     """
     if log.reference is None or not log.reference.is_last or not log.decides.all() or log.width < 2:
@@ -83,7 +83,7 @@ def signals_of(log: Log) -> tuple[Signal, ...]:
 
 
 def limited(log: Log, signals: Sequence[Signal], every: Sequence[Signal]) -> Log:
-    """Return a log as if it had only some of its signals, without the nodes that bring the others or read them."""
+    """Return a log with only some of its signals, without the nodes that bring the others or read such nodes."""
     nodes = {0, log.width - 1, *(node for signal in signals for node in signal.nodes)}
     nodes = {node for node in nodes if {*(log.nodes[node].reads or ())} <= nodes}
     lost = {name for signal in every for name in signal.names} - {name for signal in signals for name in signal.names}
@@ -93,20 +93,20 @@ def limited(log: Log, signals: Sequence[Signal], every: Sequence[Signal]) -> Log
 
 
 class Diagnosis(NamedTuple):
-    """What a log tells; None: unknown.
+    """What a log says about a cascade; None means unknown.
 
     Attributes:
         first: the name of the first call.
-        first_right, reference_right: how often its answer, and the reference's, is right.
-        agree: how often the first answer is that of `agrees_with`: the reference, or if it is no node, the last node of
-            the first step.
+        first_right, reference_right: how often the first answer, and the reference's, is right.
+        agree: how often the first answer equals that of `agrees_with`: the reference or, if it is not a node, the last
+            node of the first step.
         agrees_with: "the reference", or the name of that node.
-        signal: the doubt that is named beforehand; None if the log has none of a known meaning.
-        auroc: how well it tells whether the first answer is right: ½ is chance, 1 perfect.
-        asked_again: the cost of the first model alone / the reference's: what a missing signal of it costs a request.
-        proves: about how many groups of requests prove anything that is cheaper than the reference.
-        saves_half: about how many save half of what very many would save with this signal.
-        signals: the signals that it holds.
+        signal: the signal of doubt, chosen in advance; None if the log has none with a known meaning.
+        auroc: how well the signal tells right first answers from wrong ones: ½ is chance, 1 perfect.
+        asked_again: the cost of the first model / the reference's: the price of asking it again for a missing signal.
+        proves: about how many groups of requests it takes to prove anything cheaper than the reference.
+        saves_half: about how many it takes to save half of what any number could save with this signal.
+        signals: the signals that the log holds.
     """
 
     first: str
@@ -123,7 +123,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(log: Log, promise: Promise) -> Diagnosis:
-    """Return what a log tells about a promise."""
+    """Return the diagnosis of a log for a promise."""
     score, (equal, agrees_with) = named(log), _equal(log, promise)
     right, at = log.right[:, 0], int(np.flatnonzero(log.decides)[0])
     doubt = None if score is None else log.signals[score.signal][:, at] * score.sign
@@ -136,7 +136,7 @@ def diagnose(log: Log, promise: Promise) -> Diagnosis:
 
 
 def _price(log: Log) -> float | None:
-    """Return the cost of the first model alone / the reference's: of rounds a recorded walk, else that of a step."""
+    """Return the cost of the first model / the reference's, by the recorded walk of the base or else the first step."""
     if log.reference is None:
         return None
     rows, paid = log.priced, log.cost_nano_usd[:, log.steps == log.steps[0]].sum(axis=1)
@@ -148,7 +148,7 @@ def _price(log: Log) -> float | None:
 
 
 def _equal(log: Log, promise: Promise) -> tuple[Floats, str]:
-    """Return whether the first answer is another's, float64 (n,), NaN where unknown; and whose (`Diagnosis`)."""
+    """Return whether the first answer equals another, float64 (n,), NaN if unknown, and whose (`Diagnosis`)."""
     if promise.rules.compares:  # then right means equal
         return log.right[:, 0], "the reference"
     is_last = log.reference is not None and log.reference.is_last
@@ -164,7 +164,7 @@ def _mean(values: Floats) -> float | None:
 
 
 def auroc(trust: Floats, right: Bools) -> float | None:
-    """Return how often a right answer has more trust than a wrong one, ties counting half; None without one of each.
+    """Return how often a right answer has more trust than a wrong one, ties counting half; None unless both exist.
 
     >>> auroc(np.array([0.9, 0.2, 0.2, np.nan]), np.array([True, True, False, False]))
     0.75
@@ -177,10 +177,10 @@ def auroc(trust: Floats, right: Bools) -> float | None:
 
 
 def needed(log: Log, promise: Promise) -> tuple[int | None, int | None]:
-    """Return about how many requests prove something cheaper than the reference, and how many save half of all.
+    """Return about how many requests prove something cheaper than the reference, and half of the possible saving.
 
-    A number is enough if the rate of losses at a point of the log's own path, taken as true, passes the test with as
-    many. None if no point within the risk is cheaper, or a cost is unknown.
+    A number is enough if the rate of losses at a point of the log's own path, taken as true, passes the test with that
+    many requests. None if no point within the risk is cheaper, no request has all its costs, or a million do not do.
     """
     policy = named_policy(log) or Depth()
     priced = log.take(log.priced)
@@ -200,7 +200,7 @@ def needed(log: Log, promise: Promise) -> tuple[int | None, int | None]:
 
 
 def _enough(promise: Promise, level: float | None, rate: float) -> Iterator[int]:
-    """Yield the numbers of requests that prove a rate, rising."""
+    """Yield, in ascending order, numbers of requests that prove a rate."""
     size = 2.0
     while size < MOST_NEEDED:
         n = int(size)

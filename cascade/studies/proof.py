@@ -1,7 +1,7 @@
-"""The proof of a policy directory computed again from a log, without trusting its files.
+"""Recompute the proof of a policy directory from a log, without trusting the directory's files.
 
 The requests that certified show whether the same data give the same thresholds. Requests whose groups neither made nor
-certified the policy test the promise: it is refuted if as many losses as are seen have a probability of at most 5 %.
+certified the policy test the promise: it is refuted if it gives so many losses a probability of at most 5 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REFUTES = 0.05
 
 
 class Check(NamedTuple):
-    """The result of one check: its name, whether it passed, and a sentence about the finding."""
+    """The result of one check: its name, whether it passed, and the finding in a sentence."""
 
     name: str
     ok: bool
@@ -39,9 +39,9 @@ class Check(NamedTuple):
 def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
     """Check the certificates of a directory on a log: the requests that certified, fresh ones, or both.
 
-    Guarantee: if fresh requests are like those that certified, each kept promise is refuted with probability at most
-    5 % (with a confidence 1 − δ: at most δ more). All other checks are exact. What `cascade promote` certified is not
-    computed again: only the server's store says which conversations were drawn.
+    Guarantee: if fresh requests are like those that certified, each promise that holds is refuted with probability at
+    most 5 % (with a confidence of 1 − δ, at most δ more). All other checks are exact. What `cascade promote` certified
+    is not recomputed, because only the server's store knows which conversations were drawn.
     """
     certificates, requests = read.certificates, read.requests
     if not certificates or read.promise is None:
@@ -77,7 +77,7 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
 
 
 def same_cascade(certified: MadeFor, logged: MadeFor, configured: MadeFor | None) -> Check:
-    """Check that a log, and what is configured, are of the cascade that a certificate was made for."""
+    """Check that a log and the configuration are of the cascade that a certificate was made for."""
     changed = [f"in the log, {text}" for text in differences(certified, logged)]
     if configured is not None:
         now = differences(certified, configured) or differences(logged, configured, "the log")
@@ -90,11 +90,11 @@ def same_cascade(certified: MadeFor, logged: MadeFor, configured: MadeFor | None
 
 
 def counted_as(read: PolicyDirectory, shares: Mapping[int, float]) -> Check:
-    """Check the number of the fit that each certificate is of, and the level that it spends of δ.
+    """Check the number of the fit that each certificate names, and the part of δ that it spends.
 
     Args:
         read: the directory.
-        shares: the part of δ that each fit of its requests may spend, by number, as counted; empty: not counted here.
+        shares: the part of δ that each counted fit of its requests may spend, by number; empty if none was counted.
     """
     for certificate in read.certificates.values():
         number, whom = certificate.attempts, _whom(certificate)
@@ -112,7 +112,7 @@ def counted_as(read: PolicyDirectory, shares: Mapping[int, float]) -> Check:
 
 
 def same_reference(read: PolicyDirectory, reference: str | None) -> Check:
-    """Check that the certificates compare with the model that a log's answers are compared with; None: with none."""
+    """Check that the certificates have the same reference as a log; None means no reference."""
     others = sorted({str(each.reference) for each in read.certificates.values() if each.reference != reference})
     if others:
         text = f"it compares with {', '.join(others)}, and in the log the reference is {reference}"
@@ -125,7 +125,7 @@ def _whom(certificate: Certificate) -> str:
 
 
 def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logged: Log) -> Check:
-    """Check that the requests that certified give the certificate again."""
+    """Check that the requests that certified give the same certificate again."""
     whom, proving, policy = _whom(certificate), covered(mine, certificate.covers, certificate.name), read.policy
     if sha256_of(proving) != certificate.data_sha256:
         return Check("threshold", False, f"{whom}the log has the requests that certify, but their data have changed")

@@ -1,8 +1,8 @@
-"""One study behind `compare`, `prove` and evaluations: prepare each way on a part of a log, play it on the rest.
+"""The study behind `compare` and `prove`: prepare each way on a part of a log, and play it on the rest.
 
-A split gives whole groups to one side or the other. A way is prepared on the first side, as a user would: it divides
-that side further if it learns. On the other side it is played, and its cost, its losses and what it serves are written
-down. Differences are paired over the splits.
+A split gives each group to one side or the other. A way is prepared on the first side as a user would prepare it, and
+divides that side further if it learns. It is played on the other side, where its cost, its losses and what it serves
+are recorded. Differences are paired over the splits.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ FITS = 0.7
 SERVED = Fitted().name
 
 RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
-"""The promise that is looked at where none is asked for: of one answer served, and of a set of answers."""
+"""The promise if none is given: the risk of one answer served, that of a set of answers, and the confidence."""
 
 
 def default_promise(
     read: Read, kind: str | None = None, risk: float | None = None, confidence: float | None = None
 ) -> Promise:
-    """Return a promise, with what is not given as follows.
+    """Return a promise, with defaults for what is not given.
 
-    Its kind is agreement where the reference's output is the truth, or what people were asked; regret where the log has
-    the reference's answers; else coverage. Of one answer served it is broken on 5 % of requests at most, with
-    confidence 90 %; a set lacks a right answer on 10 % on average.
+    The kind is what people were asked, or agreement if the reference's output is the truth; else regret if the log has
+    the reference's answers; else coverage. One answer served breaks it on at most 5 % of requests, with confidence
+    90 %; a set lacks a right answer on 10 % of requests on average.
     """
     truth = read.facts.truth
     if kind is None and truth is not None:
@@ -59,11 +59,11 @@ def default_promise(
 
 
 def clairvoyant(log: Log, promise: Promise) -> float | None:
-    """Return the least mean cost, nano-USD, at which these requests can keep a promise, knowing every answer.
+    """Return the lowest mean cost, in nano-USD, of keeping a promise on these requests with every answer known.
 
-    It buys for each request the cheapest answer that loses nothing, with the calls that this answer reads, or the
-    reference alone; and it gives up the requests where that saves most, as many as the risk allows. No policy on these
-    nodes costs less on these requests. A call without an answer may be the last one: nothing is served. None if a cost
+    For each request it buys the cheapest answer that loses nothing, with the calls that this answer reads, or only the
+    reference; and it gives up as many requests as the risk allows, where that saves most. No policy on these nodes
+    costs less on these requests. A call without an answer may be the last one: then nothing is served. None if a cost
     is unknown, losses are graded, or the promise cannot be kept.
     """
     if promise.rules.graded or not log.priced.all():
@@ -88,7 +88,7 @@ def clairvoyant(log: Log, promise: Promise) -> float | None:
 
 
 def _with_reads(log: Log, cost: Floats, at: int) -> Floats:
-    """Return the cost of a node's step with all nodes that it reads, directly or not: float64 (n,)."""
+    """Return the cost of a node's step with all nodes that it reads, directly or indirectly: float64 (n,)."""
     needed = set(np.flatnonzero(log.steps == log.nodes[at].step).tolist())
     for node in range(max(needed), -1, -1):
         if node in needed:
@@ -109,24 +109,24 @@ class Interval(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Whether 0 lies outside."""
+        """Whether the interval excludes 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way over all splits; NaN: unknown.
+    """One way over all splits; NaN means unknown.
 
     Attributes:
-        name: the way's.
-        cost_share: its cost / the reference's, and the interval of that; None if a cost is unknown.
-        saving: 1 − that of the reference row, paired: how much less it costs; None for the reference itself.
-        broken: in how many splits a policy was proven and its loss exceeded the promise.
-        refused: in how many splits nothing was proven; there the reference answered.
+        name: the name of the way.
+        cost_share: its cost / the reference's, with an interval; None if a cost is unknown.
+        saving: 1 − `cost_share`: how much less it costs than the reference; also None for the reference itself.
+        broken: the number of splits in which a policy was proven and its loss exceeded the promise.
+        refused: the number of splits in which nothing was proven, so that the reference answered.
         curve: the cost share in each split, in order.
         risk: the mean loss.
-        right, calls, answers: means, of calls bought and of different answers kept.
-        requests: on how many test requests the figures are, on average.
+        right, calls, answers: the means of right answers, of calls bought and of different answers kept.
+        requests: the mean number of test requests behind the figures.
     """
 
     name: str
@@ -149,14 +149,14 @@ class Study:
     Attributes:
         log: the name of the log.
         promise: what is promised.
-        requests, groups: how many; repeated requests count once.
+        requests, groups: their numbers; repeated requests count once.
         repeated, left_out: rows left out: repeated requests, and those without the reference's answer.
-        unpriced: the requests that lack a cost; what is saved is counted on the others.
+        unpriced: the requests that lack a cost; savings are computed on the others.
         fitted_on, tested_on: groups on each side of a split.
-        splits, seed: of the draw.
-        rows: one for each way, the first the reference.
-        bound: the clairvoyant's mean cost / the reference's, over the splits' tests; None if unknown.
-        why: what the log tells of the first answer and its doubt.
+        splits, seed: the number of splits, and the seed of their draw.
+        rows: one for each way, the reference first.
+        bound: the cost of `clairvoyant` / the reference's, as a mean over the test sides; None if unknown.
+        why: the diagnosis of the log.
     """
 
     log: str
@@ -192,7 +192,7 @@ class Study:
 
     @property
     def as_right(self) -> Row | None:
-        """The cheapest model that alone is right as often as the reference, for less; None: none, or nothing says."""
+        """The cheapest model that costs less than the reference and is right as often; None if none is known."""
         if self.promise.rules.compares:
             return None
         models = {row.cost_share.mean: row for row in self.rows if row.name.endswith(" alone") and row.cost_share}
@@ -216,9 +216,9 @@ def study(
         log: the log.
         promise: what is promised.
         others: the ways; by default those of `ways`.
-        splits: how many.
+        splits: the number of splits.
         seed: the same seed gives the same figures.
-        on: where the splits are played, as for `scale.spread`: the figures are the same everywhere.
+        on: where the splits are played, as for `scale.spread`; the figures are the same everywhere.
         show: called with (the log's name, splits done, splits in all).
 
     Raises:
@@ -249,7 +249,7 @@ def study(
 
 
 _Split: TypeAlias = tuple[tuple[int, int], float, list[list[float]]]
-"""The groups on both sides; the least share of the reference's cost; each way's figures. NaN: unknown."""
+"""The numbers of groups on both sides, the bound, and each way's figures. NaN means unknown."""
 
 
 def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int, Bools]) -> _Split:
@@ -257,7 +257,7 @@ def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int,
     seed, fits = split
     here, rest = log.take(fits), log.take(~fits)
     alone = playing[0].prepare(here, promise, seed)(rest)
-    alone = alone._replace(cost=np.where(rest.priced, alone.cost, np.nan))  # as `fit` counts what is saved
+    alone = alone._replace(cost=np.where(rest.priced, alone.cost, np.nan))  # as in the savings of `fit`
     least, cost = clairvoyant(rest, promise), _mean(alone.cost)
     bound = least / cost if least is not None and cost > 0 else math.nan
     figures = list[list[float]]()
@@ -304,17 +304,17 @@ def _row(name: str, figures: Floats, promise: Promise, sides: tuple[int, int], *
 
 
 def _mean(values: Floats) -> float:
-    """Return the mean of what is known; NaN if nothing is."""
+    """Return the mean of the known values; NaN if there are none."""
     recorded = values[~np.isnan(values)]
     return float(recorded.mean()) if recorded.size else math.nan
 
 
 def interval(values: Sequence[float] | Floats, fitted_on: int, tested_on: int) -> Interval:
-    """Return the mean share of a cost, and a 95 % interval by the spread of splits: Student's t with J − 1 degrees.
+    """Return the mean of cost shares, with a 95 % interval from the spread of J splits: Student's t, J − 1 degrees.
 
-    No cost lies below 0. Splits share most requests, so their mean is hardly surer than one of them. A threshold
-    depends on a few losses: corrected as for tests alone (Nadeau & Bengio, 2003: 1/J + tested/fitted of the variance),
-    95 % covered .84 to .88 of simulated logs.
+    No cost lies below 0. Splits share most requests, so their mean is hardly more certain than one of them. A threshold
+    depends on a few losses: with the usual correction (Nadeau & Bengio, 2003: 1/J + tested/fitted of the variance),
+    which covers the tests only, 95 % intervals covered .84 to .88 of simulated logs.
     """
     mean, splits = float(np.mean(values)), len(values)
     if splits < 2 or fitted_on + tested_on < LEAST_GROUPS:

@@ -41,18 +41,18 @@ STRICTEST = -np.inf
 NETWORK_LEARNS = 0.7
 """The share of the groups that trains a network; the others certify its threshold."""
 CHARGE = 0.1
-"""λ of the second CCPO, in mean steps for each answer kept."""
+"""λ of the second CCPO, in mean steps per answer kept."""
 
 
 class Played(NamedTuple):
-    """What a way does on n requests, float64 (n,) each.
+    """The results of a way on n requests, float64 (n,) each.
 
     Attributes:
         loss: the promise's loss; NaN: unknown.
         right: whether what is served is right; NaN: unknown.
         cost: nano-USD; NaN: unknown.
-        length: nodes bought; of a recorded walk its steps.
-        size: different answers kept.
+        length: the nodes bought; for a recorded walk, its steps.
+        size: the number of different answers kept.
     """
 
     loss: Floats
@@ -63,11 +63,11 @@ class Played(NamedTuple):
 
 
 class Way(Protocol):
-    """A way to answer requests: `prepare` returns how it plays any others."""
+    """A way to answer requests: `prepare` returns a function that plays it on other requests."""
 
     @property
     def name(self) -> str:
-        """Its name in the table."""
+        """The name of the way in tables."""
         ...
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
@@ -76,16 +76,16 @@ class Way(Protocol):
 
 
 def play(policy: Policy, kappa: float | Floats, log: Log, promise: Promise, *, single: bool = False) -> Played:
-    """Return what a policy does on requests, at one threshold or at one for each request.
+    """Play a policy on requests, at one threshold for all or at one for each request.
 
-    With `single` it keeps the answer served alone, also where the promise is about a set.
+    With `single` it keeps only the answer served, even if the promise is about a set.
     """
     walked = policy.walks(log).ending(kappa)
     stop, rows, bought = walked.stop(kappa), np.arange(log.n), walked.log
     keeps = bought.answers & reaches(walked.keep, kappa)
     served = walked.serve[rows, stop]
     right = np.where(served >= 0, bought.right[rows, np.maximum(served, 0)], 0.0)
-    if promise.rules.of_set:  # what any call of the log gives counts, also where the policy has fewer calls
+    if promise.rules.of_set:  # a request is hopeless by all calls of the log, even if the policy has fewer
         covers = right == 1 if single else (keeps & (bought.right == 1)).any(axis=1)
         loss = np.where(covers | hopeless(log), 0.0, 1.0)
     else:
@@ -99,9 +99,9 @@ def play(policy: Policy, kappa: float | Floats, log: Log, promise: Promise, *, s
 
 
 class Served(NamedTuple):
-    """A policy, and how it serves each segment; with no `kappas` every request is served at `kappa`.
+    """A policy and its threshold for each segment; without `kappas`, every request is served at `kappa`.
 
-    A segment without one asks the reference at once, as in service; if the log has none, it goes on to the end.
+    A segment without a threshold asks the reference at once, as in service; if there is none, it makes every call.
     """
 
     policy: Policy
@@ -113,7 +113,7 @@ class Served(NamedTuple):
         return np.array([not self.kappas or (name or "") in self.kappas for name in log.segments], dtype=np.bool_)
 
     def play(self, log: Log, promise: Promise) -> Played:
-        """Return what it does on requests; NaN where the log lacks a call that it makes."""
+        """Play the policy on requests; NaN where the log lacks a call that it makes."""
         listed = [self.kappas.get(name or "", STRICTEST) if self.kappas else self.kappa for name in log.segments]
         kappa = np.array(listed)
         walked = self.policy.walks(log).ending(kappa)
@@ -133,7 +133,7 @@ class Fitted:
 
     settings: FitSettings | None = None
     name: str = "cascade fit"
-    part: Callable[[Log], Log] = copy  # what it sees of a log
+    part: Callable[[Log], Log] = copy  # the part of a log that it sees
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Fit and certify."""
@@ -146,7 +146,7 @@ NO_SIGNAL = "fit, no signal"
 
 
 def by_signal(log: Log) -> Iterator[Way]:
-    """Yield `fit` without a signal, and with each of several alone."""
+    """Yield `fit` without a signal and, if the log has several, with each of them alone."""
     every = signals_of(log)
     some: list[tuple[str, tuple[Signal, ...]]] = [(NO_SIGNAL, ())] * bool(every)
     some += [(f"fit, {signal.name}", (signal,)) for signal in every if len(every) > 1]
@@ -155,27 +155,27 @@ def by_signal(log: Log) -> Iterator[Way]:
 
 
 def play_fit(done: Fit, log: Log) -> Played:
-    """Return what a fit serves on requests."""
+    """Play a fit on requests, at its certified thresholds."""
     kappa = thresholds(log, done.certified, by_segment=done.settings.by_segment, default=done.default)
     return play(done.policy, np.fmax(kappa, STRICTEST), log, done.promise)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A policy and a threshold that `choose` takes from the requests; with `single` one answer of a set is kept."""
+    """A policy and a threshold that `choose` derives from requests; with `single`, only the answer served is kept."""
 
     name: str
     choose: Callable[[Log, Promise, int], tuple[Policy, float]]
     single: bool = False
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Choose."""
+        """Choose the policy and the threshold."""
         policy, kappa = self.choose(log, promise, seed)
         return lambda requests: play(policy, kappa, requests, promise, single=self.single)
 
 
 def fixed(name: str, policy: Policy, kappa: float = STRICTEST) -> Chosen:
-    """Return a policy at a fixed threshold: the reference alone, a single call, every call."""
+    """Return a policy at a fixed threshold, such as the reference alone, a single call, or every call."""
     return Chosen(name, partial(_fixed, policy, kappa))
 
 
@@ -185,7 +185,7 @@ def _fixed(policy: Policy, kappa: float, _log: Log, _promise: Promise, _seed: in
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A walk that the log has beside its plan, such as a model that decides when to stop; unknown where it has not."""
+    """A walk that the log has beside its plan, such as a model that decides when to stop; unknown where absent."""
 
     name: str
 
@@ -209,14 +209,14 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Policy):
-    """After each step choose at random, all alike: its first answer, its last, or going on. The paper's Random."""
+    """Choose uniformly at random after each step: its first answer, its last, or to go on. The paper's Random."""
 
     kind: ClassVar[str] = "uniform"
     seed: int = 0
     nodes: tuple[int, ...] | None = None
 
     def scores(self, log: Log) -> Scores:
-        """Return what a model would decide that draws its action."""
+        """Return the scores of a model that draws its action at random."""
         several = np.array([np.count_nonzero(log.steps == step) > 1 for step in log.steps])
         draws = np.array([[drawn_number(f"{self.seed}|{name}|{at}") for at in range(log.width)] for name in log.ids])
         action = np.where(several, 1.0 + np.floor(3 * draws), 1.0 + 2 * np.floor(2 * draws))
@@ -224,7 +224,7 @@ class Uniform(Policy):
 
 
 def chance() -> Chosen:
-    """Return the paper's Random, drawn anew on each split."""
+    """Return the paper's Random, with new draws for each split."""
     return Chosen("random", _drawn)
 
 
@@ -233,7 +233,7 @@ def _drawn(_log: Log, _promise: Promise, seed: int) -> tuple[Policy, float]:
 
 
 def one_test(name: str, policy: Policy) -> Chosen:
-    """Return one policy that learns nothing, tested at the whole level on one request of each group.
+    """Return a policy that learns nothing, tested at the whole level on one request of each group.
 
     It is what a skilled engineer writes in an afternoon.
     """
@@ -254,21 +254,21 @@ def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> float:
 
 
 ROUTER, ROUTED = "router before the call", "routed"
-"""The way, and the signal that its estimate becomes."""
+"""The name of the way, and of the signal that holds its estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
     """A router before the call: it sends a request to the first model or straight to the last, and reads no answer.
 
-    A ridge regression on the numbers of the request estimates the loss of the first model's answer; the requests that
-    did not learn test a threshold on it exactly, at the whole level.
+    A ridge regression on the features of the request estimates the loss of the first model's answer. The requests that
+    it did not learn from certify a threshold on the estimate, exactly and at the whole level.
     """
 
     name: str = ROUTER
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Learn on the share of the groups that `fit` would learn on, and certify on the others."""
+        """Learn from the share of the groups that `fit` would learn from, and certify on the others."""
         from cascade.policies.learned import router
 
         parts, policy = divided(usable(log, promise).log, FitSettings().learns, seed), Threshold(ROUTED, 1.0, tie=None)
@@ -286,21 +286,21 @@ class Router:
 
 
 def _routed(log: Log, doubt: Callable[[Log], Floats]) -> Log:
-    """Return the first and the last node, with the estimate as a signal of the first."""
+    """Return the first and the last node of a log, with the estimate as a signal of the first."""
     pair = log.only((0, log.width - 1))
     return replace(pair, signals={**pair.signals, ROUTED: np.stack([doubt(pair), np.full(log.n, np.nan)], axis=1)})
 
 
 def _can_be_routed(log: Log) -> bool:
-    """Whether the requests have numbers, and the last model is the reference, which answers by itself."""
+    """Return whether the requests have features, and the last node is the reference and reads no other."""
     ends = log.reference is not None and log.reference.is_last and log.nodes[-1].reads == ()
     return bool(ends and log.features and log.width > 1 and log.decides.all())
 
 
 def tuned(name: str, policy: Policy) -> Chosen:
-    """Return one policy that serves one answer, at the cheapest threshold within the risk on the same requests.
+    """Return a policy that serves one answer, at the cheapest threshold within the risk on the same requests.
 
-    It promises nothing; if no threshold is within the risk, it takes that with the fewest losses.
+    It promises nothing; if no threshold is within the risk, it takes the one with the fewest losses.
     """
     return Chosen(name, partial(_tuned, policy), single=True)
 
@@ -332,9 +332,9 @@ class Trainer:
 
 
 def trained(name: str, trainer: Trainer, served: str) -> Chosen:
-    """Return a policy network, at a certified threshold, at that of its training (CPO online), or without one (CPO).
+    """Return a policy network at a certified threshold, at that of its training (CPO online), or without one (CPO).
 
-    A part of the requests trains it; the rest certifies.
+    Some of the requests train it; the others certify.
     """
     return Chosen(name, partial(_trained, name, trainer, served))
 
@@ -344,16 +344,16 @@ def _trained(name: str, trainer: Trainer, served: str, log: Log, promise: Promis
     policy = trainer.network(division.learns, promise, seed)
     if served in NETWORKS:
         return policy, _certified(name, policy, drawn(division.certifies, seed), promise)
-    likeliest = 1.0 if promise.rules.of_set else float(np.log(0.5))  # log π: of a set above all thresholds, else ½
+    likeliest = 1.0 if promise.rules.of_set else float(np.log(0.5))  # log π: for a set above any threshold, else log ½
     return policy, policy.kappa if served == "cpo_online" else likeliest
 
 
 def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
-    """Return CPO, CPO batch and CPO online, which are one network, and CCPO; for a set also with a charge λ."""
+    """Return CPO, CPO batch and CPO online, which share one network, and CCPO; for a set also with a charge λ."""
     shared, joint = Trainer("cpo_online", settings), Trainer("ccpo", settings.model_copy(update={"lambda_set": 0.0}))
     kinds = {"CPO": "cpo", "CPO batch": "cpo_batch", "CPO online": "cpo_online"}
     listed: list[Way] = [*(trained(name, shared, kind) for name, kind in kinds.items()), trained("CCPO", joint, "ccpo")]
-    if promise.rules.of_set:  # of one answer served the set's size is no cost
+    if promise.rules.of_set:  # if one answer is served, the size of the set costs nothing
         charge = settings.lambda_set or CHARGE
         charged = Trainer("ccpo", settings.model_copy(update={"lambda_set": charge}))
         listed.append(trained(f"CCPO, λ = {charge:g}", charged, "ccpo"))
@@ -361,7 +361,7 @@ def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
 
 
 def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) -> list[Way]:
-    """Return the ways that a log has the numbers for: the simple ones, the paper's, then `fit`."""
+    """Return the ways for which a log has the data: the simple ones, the paper's, then `fit`."""
     last = log.width - 1 if log.reference is not None and log.reference.is_last else log.width
     alone = [at for at in range(last) if _alone(log, at)]
     playing: list[Way] = [fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
@@ -386,6 +386,6 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
 
 
 def _alone(log: Log, at: int) -> bool:
-    """Whether a node is a step of its own that reads no other, so that it can be asked alone."""
+    """Return whether a node is a step of its own that reads no other, so that it can be asked alone."""
     single = np.count_nonzero(log.steps == log.nodes[at].step) == 1
     return bool(single) and (at == 0 or log.nodes[at].reads == ())
