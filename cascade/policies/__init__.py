@@ -1,1 +1,1 @@
-"""Policies: how sure each node of a walk is, which answer is served, and what a policy directory holds."""
+"""Policies: the doubt after each node of a walk, the answer that is served, and the files of a policy directory."""

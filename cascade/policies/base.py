@@ -1,4 +1,4 @@
-"""What the engine asks a policy (`Observation`), and what it is told (`StepScores`)."""
+"""The interface between engine and policy: what a policy is given (`Observation`) and returns (`StepScores`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class StepScores(NamedTuple):
     """Scores of the latest step's candidates, in order, and of going on. Higher = include; +inf = always.
 
     `confidences`, in [0, 1] or None for unknown, replace the candidates' own if the policy estimates how likely each is
-    right: they rank the answers. `buy` is the number of the step to buy next, for a policy
-    that takes single calls (`Selection.calls`). `sure` is how sure the policy is that it need not go on, and from where
-    on it does not, as probabilities; None where its score is none.
+    right: they rank the answers. `buy` is the number of the step to buy next, for a policy that takes single calls
+    (`Selection.calls`). `sure` is the probability that the policy need not go on, and the one from which on it stops;
+    None if its score stands for no probability.
     """
 
     candidates: tuple[float, ...]
@@ -41,8 +41,8 @@ class Selection(NamedTuple):
     """The part of a strategy that a policy uses, if not all of it.
 
     Attributes:
-        steps: the numbers of the strategy's steps, from 1, rising; other steps are neither run nor paid. Only if no
-            step depends on another, as in a ladder.
+        steps: the numbers of the strategy's steps, from 1, ascending; other steps are neither run nor paid for. Only if
+            no step depends on another, as in a ladder.
         reference: whether only the reference is asked, at once: the guide alone, or a ladder's last model.
         calls: whether the policy decides before each call which one to buy next, and which to leave out (`buy`).
     """
@@ -53,7 +53,7 @@ class Selection(NamedTuple):
 
 
 class Scorer(Protocol):
-    """What the engine asks: `policies.live.Live`. It gives scores, which `actions` turns into actions at `kappa`."""
+    """What the engine needs, as `policies.live.Live` has it: scores, which `engine.actions` turns into actions."""
 
     @property
     def kappa(self) -> float:
@@ -61,7 +61,7 @@ class Scorer(Protocol):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that it cannot do without."""
+        """The signals that it requires."""
 
     def scores(self, observation: Observation) -> StepScores:
         """Score the latest step's candidates and going on. Pure: the same observation gives the same scores."""

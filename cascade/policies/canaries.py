@@ -1,16 +1,16 @@
 """Canaries: frozen inputs of a judge whose P(yes) shows whether the same weights still answer under its name.
 
-Up to 100 inputs that a fit saw are kept with P(yes) of five repeats, the jitter. A run asks each once and makes
-one test. While the judge is the same, a run's P(yes) is exchangeable with the R recorded ones, so any of the R + 1
-values of an input may be the run's. Given the values, the sum over inputs of how far the run's lies out has the bound
+Up to 100 inputs that a fit saw are kept with P(yes) of five repeats, whose spread is the jitter. A run sends each once
+and makes one test. While the judge is the same, a run's P(yes) is exchangeable with the R recorded ones: each of the
+R + 1 values of an input may be the run's. Given them, the sum over inputs of how far out the run's lies has the bound
 
     p = min over λ ≥ 0 of Π_i mean_j exp(λ d_ij)        d_ij: how much further out value j lies than the run's
 
-which holds for jitter of any law, also without any, and draws nothing. Three sums share the level: of P(yes), of
-−P(yes), and of the distance from the mean of the other values, since other weights may keep the mean. A run's values
-first move by `TOLERANCE` towards the recorded ones: a judge whose every P(yes) moved by no more is the same.
+It holds for any distribution of the jitter, even without any, and needs no random draws. Three sums share the level: of
+P(yes), of −P(yes), and of the distance from the mean of the other values, since other weights may keep the mean. A
+run's values are first moved by `TOLERANCE` towards the recorded ones, so smaller changes of P(yes) never count.
 
-Assumed: calls are independent, given the judge. Reference: Chernoff (1952).
+Assumption: calls are independent, given the judge. Reference: Chernoff (1952).
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from cascade.table import Floats
 MOST, LEAST, REPEATS = 100, 20, 5
 """The most canaries, the fewest that a run decides on, and the repeats of each."""
 TOLERANCE = 0.01
-"""A move of P(yes) that never counts: what a sum in another order, or another card, may change."""
+"""A change of P(yes) that never counts: another order of summation, or another GPU, may cause it."""
 FALSE_A_YEAR, RUNS_A_YEAR = 0.01, 400
-"""The probability of a false suspension in a year of runs: one a day, and some by hand."""
+"""The probability of a false suspension in a year of runs: one per day, and some by hand."""
 CANARY_FILE, RUNS_FILE = "canaries.json", "canary_runs.jsonl"
 _STAKES, _DOUBLINGS = (0.5, 0.7), 6
 """Multiples of the λ that is best for a normal sum, and how often each is doubled. Any λ gives a bound."""
 
 
 def p_value(recorded: Floats, run: Floats) -> Floats:
-    """Return the probability, at most, that the recorded judge gives runs as far out as these: float64 (…).
+    """Return an upper bound on the probability that the recorded judge gives runs as far out as these: float64 (…).
 
-    Guarantee: of runs by the judge that was recorded, each P(yes) moved by `TOLERANCE` at most, a share p at most has a
-    value of p or less, over recording and run.
+    Guarantee: for runs of the recorded judge, even with each P(yes) moved by up to `TOLERANCE`, a value of p or less
+    has a probability of at most p, over recording and run.
 
     Args:
         recorded: P(yes) of the repeats, float64 (m, R).
-        run: P(yes) of each canary in each run, float64 (…, m); NaN: no verdict, which says nothing.
+        run: P(yes) of each canary in each run, float64 (…, m); NaN, for no verdict, is ignored.
 
     >>> p_value(np.full((100, 5), 0.6), np.full(100, 0.61)), bool(p_value(np.full((9, 5), 0.6), np.full(9, 0.7)) < 1e-5)
     (array(1.), True)
@@ -62,8 +62,8 @@ def p_value(recorded: Floats, run: Floats) -> Floats:
 
 
 def _tail(further: Floats) -> Floats:
-    """Return the bound on Pr[Σ d_i ≥ 0] from the d_ij, (R, …, m), of the recorded values; that of the run is 0."""
-    d = np.nan_to_num(further.round(9), nan=0.0)  # without the dust of floats
+    """Return the bound on Pr[Σ d_i ≥ 0] from the d_ij, (R, …, m), of the recorded values; the run's own d is 0."""
+    d = np.nan_to_num(further.round(9), nan=0.0)  # without rounding errors
     size, mean = len(d) + 1, d.sum(axis=0) / (len(d) + 1)
     out, spread = -mean.sum(axis=-1), ((d**2).sum(axis=0) / size - mean**2).sum(axis=-1)
     beyond, least = np.asarray((out > 0) & (spread > 0)), np.zeros(out.shape)
@@ -85,7 +85,7 @@ class Canary(NamedTuple):
 
 
 class CanaryRun(BaseModel):
-    """A run, a line of a file that only grows; `p` is None where too few verdicts decide nothing."""
+    """A run, stored as a line of an append-only file; `p` is None if there were too few verdicts to decide."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -98,7 +98,7 @@ class CanaryRun(BaseModel):
     cost_nano_usd: int | None
 
     def add(self, folder: Path) -> None:
-        """Append it to the runs of a policy directory, and withdraw the certificates that it suspends."""
+        """Append the run to those of a policy directory, and withdraw the certificates that it suspends."""
         why = f"it is suspended: canaries of {self.at} show another judge under its name (p = {self.p})"
         for requests in self.data if self.suspends else ():
             withdraw(folder, requests, f"{why}; collect its verdicts and fit again")
@@ -129,7 +129,7 @@ class Canaries(Strict):
         return float(np.sqrt(np.var([each.recorded for each in self.canaries], axis=1, ddof=1).mean()).round(9))
 
     def judged(self, p_yes: Iterable[float | None], at: datetime, cost_nano_usd: int | None) -> CanaryRun:
-        """Return the outcome of a run; None: no verdict. With verdicts of less than half of them nothing is decided."""
+        """Return the outcome of a run; None is no verdict. Verdicts on less than half, or `LEAST`, decide nothing."""
         run = np.array([np.nan if p is None else p for p in p_yes])
         known, p = int(np.count_nonzero(~np.isnan(run))), None
         if known >= max(LEAST, run.size / 2):
@@ -140,19 +140,19 @@ class Canaries(Strict):
         )  # fmt: skip
 
     def refuse_too_many(self, runs: Iterable[CanaryRun], now: datetime) -> None:
-        """Raise UsageError if as many runs decided within 365 days as share the level."""
+        """Raise UsageError if as many runs as share the level have decided within the last 365 days."""
         since = (now - timedelta(days=365)).isoformat()
         if sum(run.p is not None and run.at > since and run.data == self.data for run in runs) >= self.runs_a_year:
             raise UsageError(f"{self.runs_a_year} runs a year share the level, and so many decided: wait.")
 
     def write(self, folder: Path) -> None:
-        """Write it into a policy directory."""
+        """Write the canaries into a policy directory."""
         document = self.model_dump(mode="json", exclude={"format", "sha256"})
         write_whole(folder, {CANARY_FILE: json_bytes(signed(**document))})
 
     @classmethod
     def read(cls, folder: Path, data: tuple[str, ...]) -> Canaries | None:
-        """Return those of a directory for these requests; None: it has none. Raises ConfigError for a changed file."""
+        """Return a directory's canaries for these requests, if any. Raises ConfigError if the file was changed."""
         problems, read = list[str](), None
         with noted(problems, f"{CANARY_FILE}: "):
             read = document_of(folder / CANARY_FILE, cls) if (folder / CANARY_FILE).exists() else None
@@ -162,7 +162,7 @@ class Canaries(Strict):
 
 
 def runs_of(folder: Path) -> list[CanaryRun]:
-    """Return the runs of a policy directory. Raises ConfigError if a line is none."""
+    """Return the runs of a policy directory. Raises ConfigError if a line is not a run."""
     try:
         text = (folder / RUNS_FILE).read_text("ascii") if (folder / RUNS_FILE).exists() else ""
         return [CanaryRun.model_validate_json(line) for line in text.split("\n")[:-1]]  # the last may be half written

@@ -1,15 +1,15 @@
-"""A policy directory, format 1.0: a policy, what is promised of it, and the requests that made and proved it.
+"""A policy directory, format 1.0: a policy, its promise and certificates, and the requests that made and proved it.
 
-Three files. `policy.json` has the kind of the policy, its settings, and the nodes of its plan by name;
-`model.safetensors` its numbers, if it has any; `certificate.json` the promise, the certificates by name, and which
-requests fitted, chose and certified, as hashes. Each JSON file has the SHA-256 of the rest of it, `policy.json` that of
-the numbers, and every certificate that of `policy.json`. So a file that was changed, or comes from another policy, is
+It has three files. `policy.json` has the kind of the policy, its settings, and the nodes of its plan by name;
+`model.safetensors` its arrays, if it has any; `certificate.json` the promise, the certificates by name, and which
+requests fitted, chose and certified, as hashes. Each JSON file has the SHA-256 of the rest of it, `policy.json` also
+that of the arrays, and every certificate that of `policy.json`. So a file that was changed, or is of another policy, is
 refused. Beside them `audits-ID.txt` has what audits of a certificate found, and `withdrawn-NAME.txt` says why one is
 withdrawn, by audits or by canaries.
 
 Nothing in a directory is ever run: a kind is a name in `ROOMS`, never an import path, and the numbers are plain arrays.
-Refused are also files of another format, of a release before 1.0, of more than 256 MiB, with a name that appears twice,
-NaN, or a number too large for a float. One error lists every problem of all files.
+Files are also refused if they have another format, as before 1.0, or more than 256 MiB, or contain a name twice, NaN,
+or a number too large for a float. One error lists every problem of all files.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Requests:
 
 
 def hashed(ids: Iterable[str]) -> tuple[str, ...]:
-    """Return the hash of each id, sorted, each once."""
-    text = np.unique(first_bits(ids), return_counts=True)[0].astype(">u8").tobytes().hex()  # sorts, faster than hashes
+    """Return the hashes of ids, sorted and without repetitions."""
+    text = np.unique(first_bits(ids), return_counts=True)[0].astype(">u8").tobytes().hex()  # sorts, faster than a set
     return tuple([text[at : at + 16] for at in range(0, len(text), 16)])
 
 
@@ -88,7 +88,7 @@ class PolicyDirectory:
     Attributes:
         plan: the nodes of the plan, of which the policy buys some (`Policy.nodes`).
         policy: the policy.
-        promise: what was asked for; None: nothing.
+        promise: what was asked for; None if nothing was.
         certificates: by name: "" for all requests, or those of segments, or those of levels; empty: nothing is proven.
         requests: the requests that made and proved it.
     """
@@ -123,7 +123,7 @@ class PolicyDirectory:
             raise UsageError(f"The policy is for {', '.join(plan)}, and {log.name} has {', '.join(nodes)}.")
 
     def certified(self, *certificates: Certificate) -> PolicyDirectory:
-        """Return it with these certificates instead."""
+        """Return the directory with these certificates instead."""
         return replace(self, certificates={certificate.name: certificate for certificate in certificates})
 
     def write(self, folder: str | Path) -> None:
@@ -140,7 +140,7 @@ class PolicyDirectory:
             raise unwritten(target, error) from None
 
     def files(self, folder: str | None = None) -> dict[str, bytes | None]:
-        """Return what is in each file; None: there is none. Raises ConfigError, of the folder, as `write` does."""
+        """Return the content of each file; None if it does not exist. Raises ConfigError as `write` does."""
         model = self._model()
         policy = self._policy_document(model)
         _refuse(self._problems(policy["sha256"]), folder)
@@ -195,7 +195,7 @@ class PolicyDirectory:
         )
 
     def _problems(self, policy_sha256: str) -> Iterator[str]:
-        """Yield where the parts do not fit together."""
+        """Yield the ways in which the parts do not fit together."""
         if len({node.name for node in self.plan}) < len(self.plan):
             yield f"{POLICY_FILE}: plan: two nodes have the same name"
         steps = [node.step for node in self.plan]
@@ -263,7 +263,7 @@ def _refuse(problems: Iterable[str], source: str | None = None) -> None:
 
 @contextmanager
 def noted(problems: list[str], prefix: str) -> Iterator[None]:
-    """Add the problems that a block raises to the others, each with its place."""
+    """Add the problems that a block raises to the others, each with the prefix that says where it is."""
     try:
         yield
     except ValidationError as error:
@@ -275,7 +275,7 @@ def noted(problems: list[str], prefix: str) -> Iterator[None]:
 
 
 def document_of(file: Path, form: type[_Form]) -> _Form:
-    """Read a file in this form. Raises ConfigError and ValidationError, which `noted` takes."""
+    """Read a file in this form. Raises ConfigError and ValidationError, which `noted` collects."""
     document = json_of(file)
     version = document.get("format") if isinstance(document, dict) else None
     problem = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
@@ -302,7 +302,7 @@ def _policy(written: _PolicyFile, folder: Path) -> Policy:
 
 
 def _tensors(model_sha256: str | None, file: Path) -> Mapping[str, NDArray[Any]]:
-    """Return the numbers of a policy, if it has any."""
+    """Return the arrays of a policy, if it has any."""
     if model_sha256 is None:
         return {}
     data = content(file)
@@ -315,19 +315,19 @@ def _tensors(model_sha256: str | None, file: Path) -> Mapping[str, NDArray[Any]]
 
 
 def withdraw(folder: str | Path, name: str, reason: str) -> None:
-    """Put on record, for every process that reads a policy directory, why a certificate is withdrawn.
+    """Record why a certificate is withdrawn, for every process that reads the policy directory.
 
-    It is named by its id, or by the hash of its requests: then with all others of these. Raises OSError.
+    `name` is its id, or the hash of its requests, which withdraws all certificates of these. Raises OSError.
     """
     _mark(folder, name).write_text(reason, "utf-8")
 
 
 def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str] | None:
-    """Return by what one of these certificates was withdrawn ("audits" or "canaries") and why; None if none was."""
+    """Return what withdrew one of these certificates ("audits" or "canaries"), and why; None if nothing did."""
     for by, names in (("audits", "id"), ("canaries", "data_sha256")):
         for mark in (_mark(folder, getattr(certificate, names)) for certificate in certificates):
             if mark.exists():
-                with suppress(OSError):  # what cannot be read here, or is half written, counts
+                with suppress(OSError):  # a mark counts even if it cannot be read, or is half written
                     return by, mark.read_text("utf-8", "replace") or "it was withdrawn"
                 return by, "it was withdrawn"
     return None

@@ -1,6 +1,6 @@
 """Features: named numbers of a walk that has bought some nodes, as columns of a log.
 
-A name says all that a feature is, so a policy's file needs no code:
+A name defines a feature completely, so a policy's file needs no code:
 
     p_yes@2             a signal of node 2, numbered from 0 in the policy's own plan
     confidence@2        the plan's own estimate that the answer of node 2 is right
@@ -9,9 +9,9 @@ A name says all that a feature is, so a policy's file needs no code:
     tokens, cost        of all nodes bought so far: tokens of the replies; nano-USD
     request:words       a number of the request, known before any call
 
-Unknown is NaN: a number that is not on record, a comparison of answers that cannot be compared. One code reads a whole
-log and the log of one row that is being served: values are copied, compared and counted, and all sums go element by
-element in a fixed order, without a matrix product, so both give the same bits.
+Unknown is NaN: a number that is not on record, or a comparison of answers that cannot be compared. The same code reads
+a whole log and the log of one row that is being served: values are copied, compared and counted, and all sums run
+element by element in a fixed order, without a matrix product, so both give the same bits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIRST = (
 )
 """The signals that are offered first: they say most about how good an answer is."""
 MOST = 20
-"""The most features of a rule, if the rule names no other number."""
+"""The most features of a rule, unless it sets another number."""
 _LEAST_KNOWN, _TOO_EQUAL, _TOO_ALIKE = 0.1, 0.99, 0.999
 """A feature that is known for a smaller share of requests, has one value for a larger share, or correlates more with an
 earlier one is not offered."""
@@ -98,7 +98,7 @@ def _value(log: Log, nodes: Sequence[int], name: str) -> Floats:
 
 
 def _so_far(log: Log, nodes: Sequence[int], name: str) -> Floats:
-    """Return the sum over the nodes, in their order; NaN if that of a node is unknown, or shows what is right."""
+    """Return the sum of a number over the nodes, in their order; NaN if one is unknown or hidden."""
     total = np.zeros(log.n)
     tokens = log.signals.get(TOKENS, np.full(log.answer.shape, np.nan))
     for node in nodes:
@@ -131,9 +131,9 @@ def _where_comparable(log: Log, comparable: Bools, values: Floats) -> Floats:
 
 
 def offered(log: Log, nodes: Sequence[int], limit: int = MOST) -> tuple[str, ...]:
-    """Return the names of at most `limit` features worth fitting on, the most telling kind first.
+    """Return the names of at most `limit` features worth fitting on, the most informative kind first.
 
-    Left out are those that are seldom known, hardly vary or repeat an earlier one. No outcome is read.
+    Features that are seldom known, hardly vary or repeat an earlier one are left out. No outcome is read.
     """
     chosen: dict[str, Floats] = {}
     sample = log.take(np.arange(0, log.n, max(1, log.n // _ROWS)))
@@ -147,9 +147,9 @@ def offered(log: Log, nodes: Sequence[int], limit: int = MOST) -> tuple[str, ...
 
 
 def _candidates(log: Log, nodes: Sequence[int]) -> Iterator[str]:
-    """Yield signals of the newest node, comparisons, the first signals of earlier nodes, sums, then the request's."""
+    """Yield names: signals of the newest node, comparisons, first signals of earlier nodes, sums, those of requests."""
     *earlier, newest = nodes or (None,)
-    signals = log.signals.keys() - {AGREEMENT, *log.hidden}  # `same`, `votes` and `different` say it
+    signals = log.signals.keys() - {AGREEMENT, *log.hidden}  # `same`, `votes` and `different` cover it
     ranked = [name for name in FIRST if name in signals] + sorted(signals - {*FIRST})
     if newest is not None:
         yield from (f"{name}@{newest}" for name in (*ranked[:1], "confidence", *ranked[1:]))
@@ -169,7 +169,7 @@ def _varies(values: Floats) -> bool:
 
 
 def _alike(first: Floats, second: Floats) -> bool:
-    """Whether two features are known for the same requests, and one is almost a multiple of the other."""
+    """Return whether two features are known for the same requests, and are almost perfectly correlated."""
     finite = np.isfinite(first)
     if (finite != np.isfinite(second)).any():
         return False
@@ -180,19 +180,19 @@ def _alike(first: Floats, second: Floats) -> bool:
 # --- the numbers of a request, known before any call
 
 HEAD_CHARS = 2_000
-"""All counts except those of the whole text use only this many characters from the start, to bound the time."""
+"""All counts except those of the whole text use only this many characters from its start, to bound the time."""
 _LONG_LETTERS = 13
 _CAPITALS, _DIGITS, _MARKS = string.ascii_uppercase.encode(), string.digits.encode(), b"][{}()<>=+*/\\|_^$;#&%~@"
 _WORD_LETTERS = bytes([ord(chr(code).lower()) if chr(code).isalpha() and code < 128 else 32 for code in range(256)])
-"""Of a text of ASCII, only its letters in lower case."""
+"""The table that keeps only the letters of an ASCII text, in lower case."""
 _NUMERALS = bytes([48 if chr(code) in string.digits else 46 if chr(code) in ".," else 32 for code in range(256)])
-"""Only its digits, as 0, and the signs that may join them, as a point."""
+"""The table that keeps only its digits, as 0, and the signs that may join them, as a point."""
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LABELS = frozenset(
     f"{opens}{sign}{closes}" for opens in ("", "(") for sign in "ABCDEFGHIJabcdefghij123456789" for closes in ").:"
 )
-"""What stands before a choice, in a word of its own."""
+"""The labels of choices, each a word of its own."""
 _AMOUNT = re.compile(r"\bhow (?:many|much|long|old|far|often|tall|large|big)\b")
 _WORDS = {
     "negated": frozenset({"not", "except", "never", "neither", "nor", "without", "cannot", "least"}),
@@ -200,7 +200,7 @@ _WORDS = {
     "when_where": frozenset({"when", "where"}),
     "which": frozenset({"which", "what"}),
 }
-"""Whether the text has one of these words."""
+"""Features of whether the text has one of these words."""
 _WHY_HOW = frozenset({"why", "how"})
 _YES_NO = frozenset(
     ["is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "should"]
@@ -215,7 +215,7 @@ _NUMBERS = (
 def asked_numbers(
     texts: Sequence[str], contexts: Sequence[str | None], chats: Sequence[ChatRequest | None]
 ) -> dict[str, Floats]:
-    """Return the numbers of requests: those of their texts, and of chat requests (`design/fitting.md` lists them).
+    """Return the features of requests: of their texts, and of chat requests (`design/fitting.md` lists them).
 
     They are counts and ratios, float64 (n,), so that their last bit depends on no library; NaN: not a chat request.
 
@@ -235,7 +235,7 @@ def asked_numbers(
 
 @lru_cache(maxsize=256)
 def _of_request(request: ChatRequest) -> dict[str, float]:
-    from cascade.chat import function_of, text_of  # of a chat request alone
+    from cascade.chat import function_of, text_of  # only for chat requests
 
     roles = [message.get("role") for message in request.messages]
     texts = [text_of(message.get("content")) for message in request.messages]
@@ -259,7 +259,7 @@ def _size(value: object) -> int:
 
 
 def _of_text(text: str) -> tuple[float, ...]:
-    """Return the numbers of a text, in the order of `_NUMBERS`: some 8 µs for 130 characters."""
+    """Return the features of a text, in the order of `_NUMBERS`. Takes some 8 µs for 130 characters."""
     head = text[:HEAD_CHARS].strip()
     lowered, signs, size, spaced = head.lower(), head.encode("ascii", "replace"), len(head) or 1, head.split()
     if head.isascii():
@@ -289,5 +289,5 @@ def _of_text(text: str) -> tuple[float, ...]:
 
 
 def _count(signs: bytes, chosen: bytes) -> int:
-    """Return how many of the signs are among the chosen ones."""
+    """Return how many of the characters are among the chosen ones."""
     return len(signs) - len(signs.translate(None, chosen))

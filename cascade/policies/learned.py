@@ -6,12 +6,12 @@ price μ of a loss, buying node j after a state is worth
     Q_j = E[ μ · (loss of stopping now − loss where the later rules stop) − price of j − cost of what they buy then ],
 
 and the rule goes on, with the best j, while that is above 0. From the largest state back to the empty one, a ridge
-regression of the realised value on the features of the state estimates Q_j. μ is the least price at which the rules
-lose on the training requests what a certificate will allow. The doubt is Q_j of the best j per mean cost of going on:
-near 0 a change of μ moves that alike in every state, so one threshold acts in all of them like another price.
+regression of the realised value on the features of the state estimates Q_j. μ is the lowest price at which the rules
+lose on the training requests only what a certificate will allow. The doubt is Q_j of the best j per mean cost of going
+on: near 0 a change of μ moves it equally in every state, so that one threshold acts in all states like another price.
 
 Which node is the best does not depend on the threshold. So walks are nested, and every promise is certified as for a
-ladder. Any doubts are valid: what the estimates are worth decides what is saved, never what is promised.
+ladder. Any doubts are valid: the quality of the estimates decides what is saved, never what is promised.
 
 Reference: Longstaff & Schwartz, Valuing American options by simulation (2001); `design/fitting.md`.
 """
@@ -34,18 +34,18 @@ from cascade.table import Bools, Floats, Ints, Log, Node
 
 State: TypeAlias = tuple[int, ...]
 ALL_STATES, MOST_NODES = 6, 12
-"""Up to so many nodes every set is a state; beyond, a node is followed by the next or the last. And the most nodes."""
+"""The most nodes of which every set is a state (beyond, a node is followed by the next or the last), and the most."""
 FEATURES = 8
-"""The most features of a state where a score is named: 3 to 8 cost the same, 20 cost 3 % more with 400 requests.
-Elsewhere there are `MOST`."""
+"""The most features of a state if a score is `named`: 3 to 8 cost the same, 20 cost 3 % more with 400 requests.
+Otherwise there are `MOST`."""
 KNOTS = 33
-"""The quantiles that keep a feature's distribution."""
+"""The number of quantiles that describe a feature's distribution."""
 PENALTY = 9.0
-"""The penalty of a column is this times the number of columns: the best if they explain a tenth of the variance."""
+"""The penalty of a column is this times the number of columns: best if the columns explain a tenth of the variance."""
 AIM = 0.75
-"""The share of the allowed loss at which the price of a loss is set: doubts matter near the later threshold."""
+"""The share of the allowed loss at which the price of a loss is set, since doubts matter near the later threshold."""
 LOW, HIGH, HALVINGS = -6.0, 14.0, 12
-"""The prices of a loss that are tried, as powers of two of a mean call's cost."""
+"""The range of prices of a loss, as powers of two of a mean call's cost, and how often the search halves it."""
 CLIPPED_AT = 0.98
 """The quantile at which a node's costs are clipped for fitting."""
 LEAST_COST = 0.01
@@ -56,11 +56,11 @@ class Ranks(NamedTuple):
     """d features as columns between −1 and 1, then an indicator for each that was missing in training.
 
     A feature x becomes 2 p − 1, with p the share of training requests below x, linear between quantiles. Log-probs
-    crowd at 0 and lengths have long tails: lines in x itself cost .55 of the guide on MMLU where these cost .38.
+    crowd at 0 and lengths have long tails: rules linear in x itself cost .55 of the guide on MMLU, these .38.
 
     Attributes:
-        knots: float64 (d, K), rising: the quantiles.
-        places: float64 (d, K), rising: the column at each; equal quantiles have the mean of their places.
+        knots: float64 (d, K), ascending: the quantiles.
+        heights: float64 (d, K), ascending: the column's value at each; equal quantiles have the mean of their values.
         missing: int64 (i,), the features that have an indicator.
 
     >>> ranks = ranks_of(np.array([[0.0, 5.0], [1.0, 5.0], [2.0, np.nan], [9.0, np.nan]]))
@@ -79,7 +79,7 @@ class Ranks(NamedTuple):
         return [*scaled, *(np.isnan(raw[:, at]).astype(np.float64) for at in self.missing.tolist())]
 
     def strange(self, raw: Floats) -> Bools:
-        """Return where a feature is missing that never was in training: bool (n,)."""
+        """Return where a feature is missing that was never missing in training: bool (n,)."""
         never = np.ones(len(self.knots), dtype=np.bool_)
         never[self.missing] = False
         return np.asarray(np.isnan(raw[:, never]).any(axis=1))
@@ -99,7 +99,7 @@ def ranks_of(raw: Floats) -> Ranks:
 
 
 def _placed(values: Floats, knots: Floats, heights: Floats) -> Floats:
-    """Return the places of values between knots, element by element: a row has the bits that it has in a log."""
+    """Return the heights of values between knots, element by element: a row alone gets the same bits as in a log."""
     unknown = np.isnan(values)
     clipped = np.clip(np.where(unknown, knots[0], values), knots[0], knots[-1])
     above = np.clip(np.searchsorted(knots, clipped), 1, knots.size - 1)
@@ -113,9 +113,9 @@ class Rule(NamedTuple):
 
     Attributes:
         bought: the state.
-        ahead: the k nodes that may follow.
+        following: the k nodes that may follow.
         features: the names of the d features that it reads.
-        ranks: makes D columns of them.
+        ranks: turns them into D columns.
         weights: float64 (k, D), in mean calls.
         intercept: float64 (k,).
         cost: float64 (k,), the mean cost of going on with each node, in mean calls.
@@ -130,12 +130,12 @@ class Rule(NamedTuple):
     cost: Floats
 
     def values(self, log: Log) -> Floats:
-        """Return Q_j of each node that may follow, float64 (n, k): the same bits for a row and for many."""
+        """Return Q_j of each node that may follow, float64 (n, k), with the same bits for one row as for many."""
         raw = read(log, self.bought, self.features)
         total = np.repeat(self.intercept[None, :], log.n, axis=0)
         for column, weights in zip(self.ranks.columns(raw), self.weights.T, strict=True):
             total = total + column[:, None] * weights
-        # A feature that was never missing before would be a guess: go on to the reference, or towards it.
+        # A feature that was never missing in training would be a guess: go on to the reference, or towards it.
         total[self.ranks.strange(raw)] = np.where(
             np.arange(len(self.following)) == len(self.following) - 1, LARGEST, -LARGEST
         )
@@ -148,8 +148,8 @@ class Learned(Policy):
 
     Attributes:
         rules: one for each state.
-        right: float64 (T,), how often each node was right in training, 1 for the last: of the answers bought that of
-            the highest is served, of equals the newest.
+        right: float64 (T,), how often each node was right in training, 1 for the last. Of the answers bought, the one
+            of the highest node by this is served, and among equals the newest.
         nodes: the nodes of the plan that it may buy; None: all.
     """
 
@@ -160,12 +160,12 @@ class Learned(Policy):
 
     @property
     def columns(self) -> frozenset[str]:
-        """What its rules read."""
+        """The signals that its rules read."""
         return columns_of([name for rule in self.rules for name in rule.features])
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that no training request lacked; where others are missing, that is a value that it knows."""
+        """The signals that no training request lacked; it has learned what to do where others are missing."""
         return signals_of(
             name for rule in self.rules for at, name in enumerate(rule.features) if at not in rule.ranks.missing
         )
@@ -203,7 +203,7 @@ class Learned(Policy):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Learned:
-        """Return the policy that was written: a directory proves by hashes that it was."""
+        """Return the policy that was written; the directory's hashes prove that it is unchanged."""
         rules = [
             Rule(tuple(bought), tuple(following), tuple(features), Ranks(*arrays[:3]), *arrays[3:])
             for number, (bought, following, features) in enumerate(settings["rules"])
@@ -217,7 +217,7 @@ _PARTS = ("knots", "places", "missing", "weights", "intercept", "cost")
 
 
 def _filled(order: Ints) -> Ints:
-    """Return orders with the nodes that are never bought at their end."""
+    """Return orders completed with the nodes that are never bought, at the end."""
     lacks = np.ones(order.shape, dtype=np.bool_)
     rows, columns = np.nonzero(order >= 0)
     lacks[rows, order[rows, columns]] = False
@@ -227,7 +227,7 @@ def _filled(order: Ints) -> Ints:
 
 
 def _served(log: Log, order: Ints, right: Floats) -> Ints:
-    """Return the place of the answer served after each purchase, int64 (n, T): of the node that is most often right."""
+    """Return the place of the answer served after each purchase, int64 (n, T): the node's that is most often right."""
     answered = np.take_along_axis(log.answers, order, axis=1)
     ranks = np.where(answered, right[order], -np.inf)
     best = answered & (ranks == np.maximum.accumulate(ranks, axis=1))
@@ -240,7 +240,7 @@ def _served(log: Log, order: Ints, right: Floats) -> Ints:
 def further(state: State, nodes: Sequence[Node]) -> State:
     """Return the nodes that may be bought next: later ones that read only what is bought, but not the last one first.
 
-    None is left out that the last node reads.
+    A node that the last node reads is never left out.
 
     >>> ladder = [Node(name, at, reads=()) for at, name in enumerate("abc")]
     >>> further((), ladder), further((0,), ladder), further((0,), [Node("a", 0), Node("b", 1), Node("c", 2)])
@@ -262,13 +262,13 @@ def states(nodes: Sequence[Node]) -> list[State]:
     [(), (0,), (1,), (0, 1)]
     """
     reached: list[State] = [()]
-    for state in reached:  # it grows
+    for state in reached:  # the list grows meanwhile
         reached += [(*state, at) for at in further(state, nodes) if at < len(nodes) - 1]
     return reached
 
 
 def router(log: Log, kind: Kind) -> Callable[[Log], Floats]:
-    """Return a function of requests: the estimated loss of the first node's answer, by their numbers alone.
+    """Return a function that estimates the loss of the first node's answer from the features of requests alone.
 
     Args:
         log: the training requests, of two nodes; those that lack a node are left out.
@@ -287,7 +287,7 @@ def router(log: Log, kind: Kind) -> Callable[[Log], Floats]:
 
 
 class _StateData(NamedTuple):
-    """A state's training data: what a rule reads, its centred columns, and the inverse of their penalised products."""
+    """A state's training data: what its rule reads, centred columns, and the inverse of their penalised products."""
 
     following: State
     features: tuple[str, ...]
@@ -297,7 +297,7 @@ class _StateData(NamedTuple):
     inverse: Floats
 
     def solve(self, y: Floats) -> tuple[Floats, float]:
-        """Return the weights and the intercept of the ridge regression of y; einsum gives any machine the same bits."""
+        """Return weights and intercept of the ridge regression of y; einsum gives the same bits on every machine."""
         weights = np.einsum("ij,j->i", self.inverse, np.einsum("nj,n->j", self.columns, y))
         return weights, float(y.mean() - (weights * self.means).sum())
 
@@ -309,8 +309,8 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
         log: the training requests; those that lack a node are left out.
         kind: the kind of promise.
         allowed: the mean loss that the certificate will allow.
-        signals: the only signals that are read, each of the newest node, with the nodes in listed order: with one
-            signal that is one threshold per rung, all tuned together. None: all features, and nodes may be left out.
+        signals: the only signals that are read, each of the newest node, with the nodes in listed order: with a single
+            signal, one threshold per rung, all tuned together. None: all features, and nodes may be left out.
 
     Raises:
         UsageError: no request has every node, nodes are bought together, or there are more than `MOST_NODES`.
@@ -356,7 +356,7 @@ def _stage(log: Log, state: State, following: State, signals: Sequence[str] | No
 
 
 def _lost(log: Log, kind: Kind, state: State, right: Floats) -> Floats:
-    """Return the loss of stopping with these nodes bought: float64 (n,); 0 before the first, where none stops."""
+    """Return the loss of stopping with these nodes bought: float64 (n,); 0 before the first, where no walk stops."""
     if not state:
         return np.zeros(log.n)
     rest = [node for node in range(log.width) if node not in state]
@@ -366,7 +366,7 @@ def _lost(log: Log, kind: Kind, state: State, right: Floats) -> Floats:
 
 
 def _costs(log: Log) -> Floats:
-    """Return what each node costs, float64 (n, T), in mean calls, clipped; 1 each if a cost is unknown or all are 0."""
+    """Return the clipped cost of each node, float64 (n, T), in mean calls; 1 each if a cost is unknown or all are 0."""
     cost = log.cost_nano_usd.astype(np.float64)
     if (cost < 0).any() or not cost.any():
         return np.ones(cost.shape)
@@ -377,10 +377,10 @@ def _costs(log: Log) -> Floats:
 def _backward(
     stages: Mapping[State, _StateData], lost: Mapping[State, Floats], cost: Floats, price: float
 ) -> tuple[tuple[Rule, ...], float]:
-    """Return the rules of one price, and their mean loss on the training requests."""
+    """Return the rules at one price of a loss, and their mean loss on the training requests."""
     n, width = cost.shape
     end: State = (width - 1,)
-    # Of walks that start at a state: the loss, and the cost from there on.
+    # For walks that start at a state: the loss, and the cost from there on.
     walked: dict[State, tuple[Floats, Floats]] = {end: (lost[end], np.zeros(n))}
     rules: list[Rule] = []
     for state, stage in reversed([*stages.items()]):

@@ -4,19 +4,19 @@ After each step the actions are {keep an answer, …, go on}, or {stop, go on} w
 answer served). The network gives them probabilities π. What is served is the prediction set {a : π(a) ≥ κ}, which
 always has the likeliest action; the scores of the policy are log π, and κ is certified as for every other policy.
 
-CPO trains π to take one action a step, and serves the likeliest; CPO batch is the same network at a certified κ; in CPO
-online κ follows the misses of training. CCPO trains π through the sets at κ, together with κ.
+CPO trains π to take one action per step, and serves the likeliest; CPO batch is the same network at a certified κ; in
+CPO online κ follows the misses of training. CCPO trains π through the sets at κ, together with κ.
 
-A log tells what every action would have brought. So with m_t(a) the share to which action a is in the set at step t,
+A log shows what every action would have led to. So with m_t(a) the share to which action a is in the set at step t,
 and B_t(a) = 1 for a right answer, cost, size and coverage are exact, from the last step to the first:
 
     covered_t = 1 − Π_a (1 − m_t(a) B_t(a)) · (1 − m_t(on) covered_{t+1})
     cost_t    = c_t + m_t(on) cost_{t+1}                  size_t = Σ_a m_t(a) + m_t(on) size_{t+1}
 
-Where a policy takes one action a step, m is π, and hit_t = Σ_a m_t(a) B_t(a) + m_t(on) hit_{t+1}.
+Where a policy takes one action per step, m is π, and hit_t = Σ_a m_t(a) B_t(a) + m_t(on) hit_{t+1}.
 
-torch trains, on one thread and in float64, so that a seed gives the same policy; numpy alone serves. Guarantee: none;
-any scores are valid, and κ is certified on requests that training has not seen.
+Training uses torch, on one thread and in float64, so that a seed gives the same policy; serving needs only numpy.
+Guarantee: none; any scores are valid, and κ is certified on requests that training has not seen.
 
 Reference: Conformal Constrained Policy Optimization (arXiv 2511.11828); `design/networks.md` says where this departs.
 """
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 METHODS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
 _MOVES = ("cpo_online", "ccpo")
-"""Those whose κ can be certified: not CPO's, which has none. Those whose κ is moved by the misses of training."""
+"""The methods whose κ is moved by the misses of training."""
 Units = Annotated[int, Field(ge=1, le=4_096)]
 _MEMORISED = (
     "words", "mean_word", "long_words", "capitals", "digits", "marks", "numbers", "lines", "negated", "amount", "who",
     "when_where", "which", "why_how", "yes_no", "has_context",
 )  # fmt: skip
-"""Numbers of a request's text that are not offered: a network of a thousand requests learns them by heart."""
+"""Features of a request's text that are not offered: a network trained on a thousand requests memorises them."""
 _OUTLIERS = (0.01, 0.99)
-"""A feature is clipped at these quantiles: an outlier in a hundred must not set the slope of all others."""
+"""A feature is clipped at these quantiles: one outlier in a hundred must not set the slope of all others."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -71,13 +71,13 @@ class NetworkSettings(BaseModel):
     steps: int = Field(default=1_000, ge=1, le=10_000_000)
     """Updates. Paper: 1,500 to 2,000. Exact gradients of a hundred requests need fewer."""
     batch: int = Field(default=100, ge=1)
-    """Requests an update. Paper: 10."""
+    """Requests per update. Paper: 10."""
     mask_width: Positive = 0.05
     """ε, the width of the soft mask σ((π − κ)/ε). Paper: 0.01, at which gradients vanish beyond 0.03 from κ."""
     lambda_set: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """λ, the charge for each answer kept, in mean steps."""
     learning_rate: Positive = 2e-3
-    """Of Adam; falls to 0 over the steps."""
+    """Adam's learning rate, which falls to 0 over the steps."""
     multiplier: Positive = 0.5
     """μ at the start: the price of the whole allowed loss, in mean steps. With ten times as much the policy first goes
     on everywhere, and recovers late if later steps are expensive."""
@@ -88,8 +88,8 @@ class NetworkSettings(BaseModel):
 class Scaling(NamedTuple):
     """How each of S steps reads d features: (clip(x, low, high) − centre) · gain, and 0 where x is unknown.
 
-    float64 (S, d) each. A gain of 0: the step does not read the feature. `gap` is 1 where training saw it missing: that
-    it is unknown is then an input too.
+    float64 (S, d) each. A gain of 0: the step does not read the feature. `gap` is 1 where it was missing in training:
+    whether it is unknown is then an input too.
     """
 
     low: Floats
@@ -117,7 +117,7 @@ class Scaling(NamedTuple):
         """Return a network's inputs, float64 (n, S, J), and where it must not be asked, bool (n, S).
 
         The inputs are the features, then 1 where one of `gap` is unknown, then S of which the step's own is 1. It must
-        not be asked where a feature is unknown that never was in training.
+        not be asked where a feature is unknown that was always known in training.
         """
         last, gaps = np.flatnonzero(log.decides), self.gap.any(axis=0)
         rows = np.zeros((log.n, last.size, len(features) + int(gaps.sum()) + last.size))
@@ -158,8 +158,8 @@ class Networks(Policy):
         weights, biases: of each layer, float64 (out, in) and (out,); the last has an output for each place of an answer
             in a step, or one for "stop", and then one for going on.
         keeps_all: whether every answer is kept, so that the actions are {stop, go on}.
-        kappa: the threshold of its training, of log π: what is served without a certificate.
-        price: μ at the end of training, the price of a miss in mean steps: at its largest, training missed too much.
+        kappa: the threshold of its training, on log π, which applies without a certificate.
+        price: μ at the end of training, the price of a miss in mean steps; its maximum means too many misses.
     """
 
     kind: ClassVar[str] = "network"
@@ -181,16 +181,16 @@ class Networks(Policy):
         return Scores(doubt, None if self.keeps_all else logs[:, actions.step, actions.slot])
 
     def log_probabilities(self, log: Log) -> Floats:
-        """Return log π of every action on the grid of scores, float64 (n, S, k); for one that does not exist −2²⁰.
+        """Return log π of every action on the grid of scores, float64 (n, S, k); −2²⁰ for one that does not exist.
 
-        +∞, take it, where a feature is unknown that never was in training.
+        It is +∞, so that the action is taken, where a feature is unknown that was always known in training.
         """
         hidden, unforeseen = self.scaling.inputs(log, self.features)
         allowed = StepActions.of(log).allowed(self.keeps_all)
         for number, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
             if number:
                 hidden = hidden / (1.0 + np.abs(hidden))  # softsign
-            hidden = np.einsum("nsi,oi->nso", hidden, weights) + biases  # a matrix product adds one row unlike many
+            hidden = np.einsum("nsi,oi->nso", hidden, weights) + biases  # a matrix product may sum one row unlike many
         logits = np.where(allowed, hidden, -np.inf)
         logits = logits - logits.max(axis=2, keepdims=True)
         logs = ranked(logits - np.log(np.exp(logits).sum(axis=2, keepdims=True)))
@@ -198,7 +198,7 @@ class Networks(Policy):
 
     @property
     def columns(self) -> frozenset[str]:
-        """What its features are made of."""
+        """The signals that its features are made of."""
         return columns_of(self.features)
 
     @property
@@ -208,7 +208,7 @@ class Networks(Policy):
         return signals_of(name for name, needed in zip(self.features, always.tolist(), strict=True) if needed)
 
     def settings(self) -> dict[str, Any]:
-        """Return all but the numbers."""
+        """Return everything but the arrays."""
         own = {"method": self.method, "keeps_all": self.keeps_all, "kappa": self.kappa, "price": self.price}
         return {"features": list(self.features), **own}
 
@@ -219,7 +219,7 @@ class Networks(Policy):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Networks:
-        """Return the policy that was written: a directory proves by hashes that it was."""
+        """Return the policy that was written; the directory's hashes prove that it is unchanged."""
         layers = range((len(tensors) - len(Scaling._fields)) // 2)
         weights, biases = (tuple([tensors[f"{name}.{at}"] for at in layers]) for name in ("weights", "biases"))
         scaling = Scaling(*[tensors[name] for name in Scaling._fields])
@@ -269,7 +269,7 @@ class StepActions(NamedTuple):
         return cls(step, np.arange(log.width) - first[step])
 
     def allowed(self, keeps_all: bool) -> Bools:
-        """Return which actions each step has, bool (S, k): none goes on after the last."""
+        """Return which actions each step has, bool (S, k); the last step cannot go on."""
         mask = np.zeros((int(self.step[-1]) + 1, 2 if keeps_all else int(self.slot.max()) + 2), dtype=np.bool_)
         mask[self.step, 0 if keeps_all else self.slot] = True
         mask[:-1, -1] = True
@@ -282,36 +282,36 @@ class StepActions(NamedTuple):
         return out
 
 
-# --- what a log tells of a policy: exact recursions ---
+# --- the results of a policy on a log: exact recursions ---
 
 _CLIPPED_AT = 0.98
-"""The quantile at which a step's costs are clipped: a few requests would otherwise set the slopes of all others."""
+"""The quantile at which a step's costs are clipped, since a few requests would otherwise set the slopes of all."""
 _START, _LOWEST = 0.6, 0.3
 """κ at the start, and the least κ, as shares of 1/k for k actions: at the start every action is in the set. Below the
 least the mask of a confident policy has no gradient; above 1/k sets may be empty. Paper: not given; 0 to 1."""
 _LEAST, _ABOVE_ALL = 1e-300, math.e
-"""The least κ of CPO online, so that log κ is a number, and a κ that no π reaches: the likeliest action alone."""
+"""The least κ of CPO online, so that log κ is a number; and a κ that no π reaches, so only the likeliest is taken."""
 _ETA, _XI = 0.1, 0.1
-"""κ moves by η₁ t^(−½−ξ) a miss. Paper: not given; 0.1."""
+"""κ moves by η₁ t^(−½−ξ) per miss. Paper: not given; 0.1."""
 _FOLLOWS, _AT_ONCE, _SMOOTHED = 0.05, 0.5, 0.9
-"""How μ follows the violation: log μ rises by the first times the violation, in limits and cut at ±1. The second times
-it is added at once: a proportional part beside the integral damps the swings (Stooke et al., Responsive Safety in
-Reinforcement Learning by PID Lagrangian Methods, ICML 2020). The third is the weight of earlier batches in it."""
+"""How μ follows the violation v, in limits and cut at ±1: log μ rises by the first times v. The second times v is added
+at once: a proportional part beside the integral damps oscillations (Stooke et al., Responsive Safety in Reinforcement
+Learning by PID Lagrangian Methods, ICML 2020). The third is the weight of earlier batches in v."""
 _PRICES = 1e-3, 200.0
-"""The range of μ: a policy of one action a step may be unable to keep its promise at any price."""
+"""The range of μ: a policy of one action per step may be unable to keep its promise at any price."""
 _LEAST_LIMIT = 0.01
-"""Violations are in units of the limit, and of no less than this: at a risk of 0 each miss would be infinite."""
+"""The least unit of violations, which are in units of the limit: at a risk of 0 each miss would be infinite."""
 
 
 class Outcomes(NamedTuple):
-    """What every action brings, for n requests, S steps, m places of answers: tensors of float64.
+    """The results of every action, for n requests, S steps, m places of answers: tensors of float64.
 
     Attributes:
-        inputs: (n, S, J), the network's.
-        possible: bool (n, S, k), the actions that can be taken: answers that are there, and going on before the end.
+        inputs: (n, S, J), the network's inputs.
+        possible: bool (n, S, k), the actions that can be taken: answers that exist, and going on before the end.
         right: (n, S, m), 1 for a right answer; where every answer is kept, 1 − the loss of stopping, and m is 1.
         counts: (n,), 1 where the request is lost unless a right answer is kept.
-        cost: (n, S), of each step, in mean steps.
+        cost: (n, S), the cost of each step, in mean steps.
     """
 
     inputs: Tensor
@@ -359,7 +359,7 @@ def _step_costs(log: Log, bought: Bools) -> Floats:
 def brought(member: Tensor, outcomes: Outcomes, *, counted: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return cost, in mean steps, size of the set and loss of each request, (n,) each: linear in each m.
 
-    `member` is m, (n, S, k). With `counted` one action a step is taken, and the shares of right ones add up.
+    `member` is m, (n, S, k). With `counted` one action per step is taken, and the shares of right ones add up.
     """
     cost = size = hit = member.new_zeros(len(member))
     for step in range(member.shape[1] - 1, -1, -1):
@@ -384,7 +384,7 @@ def soft_sets(
 
 
 def served_sets(logs: Tensor, outcomes: Outcomes, kappa: float, *, keeps_all: bool = False) -> Tensor:
-    """Return m of what is served at κ, 0 or 1: {a : π(a) ≥ κ} with the likeliest action; above 1 that alone."""
+    """Return m of what is served at κ, 0 or 1: {a : π(a) ≥ κ} with the likeliest action, and only that for κ > 1."""
     able = logs.masked_fill(~outcomes.possible, -math.inf)
     chosen = (able.exp() >= kappa) & outcomes.possible
     if keeps_all:
@@ -393,7 +393,7 @@ def served_sets(logs: Tensor, outcomes: Outcomes, kappa: float, *, keeps_all: bo
 
 
 def _or_stop(member: Tensor) -> Tensor:
-    """Return m where every answer is kept: what does not go on stops."""
+    """Return m where every answer is kept: a walk that does not go on stops."""
     onward = member[..., -1:]
     return onward * onward.new_tensor([-1.0, 1.0]) + onward.new_tensor([1.0, 0.0])
 
@@ -418,8 +418,8 @@ def train(
         log: the requests, none of which may certify.
         promise: what will be promised: of a set, each answer has a score of its own; else every answer is kept.
         method: one of `METHODS`.
-        settings: how it is trained.
-        seed: of weights and batches.
+        settings: how the network is trained.
+        seed: the seed of weights and batches.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -492,7 +492,7 @@ class _Run:
         return values[::2], values[1::2]
 
     def _update(self, number: int) -> None:
-        """Take one step of the network, κ and the price, from a batch that the seed and its number alone decide."""
+        """Update the network, κ and the price once, on a batch that depends only on the seed and `number`."""
         use, n = self.use, len(self.outcomes.counts)
         rows = np.random.default_rng([self.seed % 2**63, number]).choice(n, min(use.batch, n), replace=False)
         batch = Outcomes(*[column[np.sort(rows)] for column in self.outcomes])
@@ -516,7 +516,7 @@ class _Run:
 
 
 def log_policy(logits: Tensor, allowed: Tensor) -> Tensor:
-    """Return log π of the actions, (n, S, k): −∞ for one that a step does not have."""
+    """Return log π of the actions, (n, S, k); −∞ for an action that a step does not have."""
     return logits.masked_fill(~allowed, -math.inf).log_softmax(-1)
 
 

@@ -1,7 +1,7 @@
 """A policy gives each node of a log a doubt. The same code scores a whole log and the request that is being served.
 
-Live, a request is a log of one row whose nodes are bought one by one (`live`). So what is served decides as the
-certified log did, to the last bit. Scores are rounded to a grid (`ranked`), and thresholds lie between two scores.
+Live, a request is a log of one row whose nodes are bought one by one (`live`). So decisions in service are the same as
+on the certified log, to the last bit. Scores are rounded to a grid (`ranked`), and thresholds lie between two scores.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from cascade.registry import code_of
 from cascade.table import COST, Bools, Floats, Ints, Log
 
 REQUEST = "request"
-"""Among the columns that a policy may read: what is known before any call, the id and the features of a request."""
+"""The column, of those that a policy may read, for what is known before any call: a request's id and features."""
 GRID = 2.0**-16
 """Scores are rounded to multiples of this."""
 TIES = 1 << 16
-"""How many places there are between two scores of the grid, for numbers that break ties."""
+"""The number of places between two scores of the grid, for numbers that break ties."""
 _OCTAVE = 2_048
 LEARNED, NETWORKS = "learned", ("cpo_batch", "ccpo")
-"""The kinds that learn from requests; each is loaded where something learns."""
+"""The kinds that learn from requests; each is imported only where something learns."""
 LARGEST = 2.0**20
-"""Scores beyond it count as this large: score and tie number together fill the 53 bits of a float."""
+"""Larger scores count as this large: score and tie number together fill the 53 bits of a float."""
 
 
 class Policy(ABC):
-    """A decision rule. It never sees what is right.
+    """A decision rule. It never sees which answers are right.
 
     Attributes:
         kind: its name in policy directories and configurations.
-        nodes: the nodes of the plan that it buys, from 0, rising; None: all. Others are neither asked nor paid.
+        nodes: the nodes of the plan that it buys, from 0, ascending; None: all. Others are neither asked nor paid for.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -53,19 +53,19 @@ class Policy(ABC):
     def scores(self, log: Log) -> Scores:
         """Return the doubt after each node, and what is kept and served. `log` has the policy's own nodes only.
 
-        Pure, row by row, and a row's scores up to a node depend on that row up to that node alone. `log` has a row.
+        It must be pure, and a row's scores up to a node may depend only on that row up to that node. `log` has a row.
         """
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that it cannot do without: a log, or a plan, must have them."""
+        """The signals that it requires of a log or a plan."""
         return ()
 
     @property
     def columns(self) -> frozenset[str] | None:
-        """The signals that it may read, and `REQUEST` if ids or features; None: all. Others are not computed live.
+        """The signals that it may read, with `REQUEST` for ids or features; None: all. Others are not computed live.
 
-        Where every logged request had one of them, a request without it is served without a certificate.
+        If every logged request had one of these signals, a request without it is served without a certificate.
         """
         return None
 
@@ -73,7 +73,7 @@ class Policy(ABC):
         """Return its walks over a log of the whole plan. A record ends before the first node that it lacks.
 
         Raises:
-            UsageError: the log lacks one of its nodes, or the code of a policy of one's own raises.
+            UsageError: the log lacks one of its nodes, or the code of a user's own policy raises.
         """
         if not {*(self.nodes or ())} <= {*range(log.width)}:
             raise UsageError(f"{self.kind} buys the nodes {self.nodes}, and {log.name} has 0 to {log.width - 1}.")
@@ -82,7 +82,7 @@ class Policy(ABC):
             return walks(bought, self.scores(as_read(bought)) if log.n else Scores(bought.confidence))
 
     def refuse_lacking(self, log: Log) -> None:
-        """Raise UsageError if a log has no value of a signal that it reads."""
+        """Raise UsageError if a log has no value of a signal that the policy requires."""
         recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
         for signal in self.reads:
             if signal not in recorded:
@@ -90,16 +90,16 @@ class Policy(ABC):
                 raise UsageError(f"{lack}{did_you_mean(signal, recorded) if recorded else '; it has no signal'}.")
 
     def settings(self) -> dict[str, Any]:
-        """Return what `policy.json` says of it, without its kind and nodes: plain JSON values.
+        """Return the settings for `policy.json`, without kind and nodes, as plain JSON values.
 
-        By default the fields of a dataclass that are not among its numbers (`tensors`).
+        By default these are the fields of a dataclass that are not among its `tensors`.
         """
         own: Any = self
         names = [entry.name for entry in fields(own)] if is_dataclass(own) else []
         return {name: getattr(self, name) for name in names if name not in {"nodes", *self.tensors()}}
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
-        """Return its numbers, for `model.safetensors`; empty where it has none."""
+        """Return its arrays, for `model.safetensors`; empty if it has none."""
         return {}
 
     @classmethod
@@ -114,7 +114,7 @@ class Policy(ABC):
 
 
 def as_read(log: Log) -> Log:
-    """Return a log as policies read it: without what is right, and without what is hidden."""
+    """Return a log as policies read it: without the truth of answers, and without hidden columns."""
     signals = {name: values for name, values in log.signals.items() if name not in log.hidden}
     cost = np.full_like(log.cost_nano_usd, -1) if COST in log.hidden else log.cost_nano_usd
     unjudged = np.full_like(log.right, np.nan)
@@ -125,7 +125,7 @@ SUREST = 4  # the action that serves the surest of all answers, which the engine
 
 
 class NodePolicy(Policy):
-    """A policy whose doubt after a node reads this node alone: it decides on its numbers as on the columns of a log."""
+    """A policy whose doubt after a node reads this node alone, so it takes single numbers as well as whole columns."""
 
     @abstractmethod
     def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, Floats | int | None]:
@@ -146,15 +146,15 @@ class NodePolicy(Policy):
         return Scores(doubt, serve=None if action is None else _chosen(log, action)[0])
 
     def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
-        """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
+        """Return the probability, 0..1, that a doubt stands for, to show to people; None if it stands for none."""
         return None
 
 
 def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
-    """Return doubts on the grid, ties broken by a number that is known beforehand: the larger, the more doubt.
+    """Round doubts to the grid, with ties broken by a number that is known beforehand: the larger, the more doubt.
 
     A log in float32 and a live score in float64 give the same. NaN stays unknown: the walk goes on. Tie numbers, 0 or
-    more, count on a logarithmic scale with 2,048 places an octave; a missing one counts as the largest.
+    more, count on a logarithmic scale with 2,048 places per octave; a missing one counts as the largest.
 
     >>> found = ranked(np.array([0.5, 0.5, 0.5 + 1e-9]), np.array([10.0, 20.0, 10.0]))
     >>> bool(found[0] < found[1]), bool(found[0] == found[2])
@@ -169,7 +169,7 @@ def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
 
 
 def on_grid(threshold: float) -> float:
-    """Return a threshold as scores are rounded, so that a doubt that equals it goes on.
+    """Round a threshold as scores are rounded, so that the walk goes on at a doubt that equals it.
 
     >>> on_grid(0.5)
     0.5
@@ -189,7 +189,7 @@ class Known(NamedTuple):
 
 
 LENGTH = "length of the reply"
-"""What every log has that counts tokens: the weakest of the scores."""
+"""The weakest of the scores; every log that counts tokens has it."""
 KNOWN = (
     Known("p_yes", -1.0, "verdict"),
     Known("gate", -1.0, "gate"),
@@ -200,12 +200,12 @@ KNOWN = (
     Known("answer_share", -1.0, "share of this answer"),
     Known("reply_tokens", 1.0, LENGTH),
 )
-"""The signals that name a score before a log is read, in the order of preference."""
+"""The signals whose meaning is known before a log is read, in order of preference."""
 PROBABILITIES = frozenset({"p_yes", "self_check", "gate", "judge_share", "answer_share"})
-"""The signals of `KNOWN` that are probabilities; a sign of −1 makes a doubt of them."""
+"""The signals of `KNOWN` that are probabilities; a sign of −1 turns them into doubts."""
 TIE = "reply_tokens"
-"""What breaks ties: the length of a node's reply, or its cost where no length is logged. Large means doubt, in every
-log; both are known before anything else is asked."""
+"""The signal that breaks ties: the length of a node's reply, or its cost if no length is logged. A large value means
+doubt, in every log; both are known before another model is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +227,12 @@ class Threshold(NodePolicy):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signal, and what breaks its ties: where a server lacked it, other requests would go on."""
+        """The signal, and the one that breaks its ties: on a server without it, other requests would go on."""
         return (self.signal,) if self.tie in {None, COST, self.signal} else (self.signal, self.tie)
 
     @property
     def columns(self) -> frozenset[str]:
-        """What it reads."""
+        """The signals that it reads."""
         return frozenset(self.reads)
 
     def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, None]:  # noqa: ARG002
@@ -241,7 +241,7 @@ class Threshold(NodePolicy):
         return ranked(signals[self.signal] * self.sign, tie), None
 
     def surety(self, doubt: float) -> float | None:
-        """Return the probability itself, or that of a token on average where the signal is a log-prob."""
+        """Return the probability itself, or the probability of a token that a log-prob stands for."""
         if self.signal.endswith("logprob"):
             return math.exp(-max(doubt, 0.0))
         return min(max(-doubt, 0.0), 1.0) if self.signal in PROBABILITIES else None
@@ -272,10 +272,10 @@ class Depth(NodePolicy):
 
 @dataclass(frozen=True, slots=True)
 class Random(Policy):
-    """Go on at random: of a request's nodes each draws a doubt between 0 and 1, so the threshold is a probability.
+    """Go on at random: each node of a request draws a doubt between 0 and 1, so the threshold is a probability.
 
     Attributes:
-        seed: the same seed, request and node draw the same.
+        seed: the same seed, request and node give the same draw.
         nodes: the nodes of the plan that are bought; None: all.
     """
 
@@ -385,11 +385,11 @@ def _chosen(log: Log, action: Floats | int) -> tuple[Ints, Bools]:
 
 
 def named(log: Log) -> Known | None:
-    """Return the score that is named before a log is read: the first of `KNOWN` that the log has; None if it has none.
+    """Return the score of a log that is known beforehand: the first of `KNOWN` that it has; None if it has none.
 
     Before the length of replies comes any other signal whose name ends with "uncertainty" or "entropy", where a high
-    value means doubt. It reads which signals at least half of the requests have, and neither an answer nor an outcome:
-    a policy does not change its meaning by an odd row.
+    value means doubt. The choice reads only which signals at least half of the requests have, no answer and no outcome,
+    so that an odd row does not change a policy's meaning.
     """
     recorded = sorted(name for name, values in log.signals.items() if _is_common(values) and name not in log.hidden)
     *scores, length = KNOWN
@@ -400,39 +400,39 @@ def named(log: Log) -> Known | None:
 
 
 def _is_common(values: Floats) -> bool:
-    """Whether at least half of the requests, and one, have a signal."""
+    """Return whether at least half of the requests, and at least one, have a signal."""
     count = int(np.count_nonzero(~np.isnan(values).all(axis=-1)))
     return 0 < len(values) <= 2 * count
 
 
 @dataclass(frozen=True, slots=True)
 class Alone(NodePolicy):
-    """Ask the reference alone, at once: the guide, or a ladder's last model."""
+    """Ask only the reference, at once: the guide, or a ladder's last model."""
 
     kind: ClassVar[str] = "reference"
     nodes: tuple[int, ...] | None = None
     columns: ClassVar[frozenset[str]] = frozenset()
 
     def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, None]:  # noqa: ARG002
-        """Return no doubt: nothing follows."""
+        """Return a doubt of 0, since nothing follows."""
         return 0.0 * number, None
 
     def walks(self, log: Log) -> Walks:
-        """Return its walks over a log of the whole plan: one node."""
+        """Return its walks of one node over a log of the whole plan."""
         alone = log.alone()
         return walks(alone, self.scores(alone))
 
 
 def named_policy(log: Log) -> Threshold | None:
-    """Return the threshold on the score that a log's signals name; None if it has no signal of a known meaning."""
+    """Return the threshold on the score that is `named`; None if the log has no signal of a known meaning."""
     score = named(log)
     return None if score is None else Threshold(score.signal, score.sign, tie=tie_of(log))
 
 
 def tie_of(log: Log) -> str | None:
-    """Return what breaks ties in a log: the length of replies, else their cost; None if it has neither to read.
+    """Return what breaks ties in a log: the length of replies, else their cost; None if neither can be read.
 
-    Only in a pair a cost breaks ties: a server that does not learn a cost goes on, to the last node.
+    A cost breaks ties only in a pair, since a server that does not learn a cost goes on to the last node.
     """
     if TIE in log.signals.keys() - log.hidden and _is_common(log.signals[TIE]):
         return TIE
@@ -442,4 +442,4 @@ def tie_of(log: Log) -> str | None:
 POLICIES: Mapping[str, type[Policy]] = {
     policy.kind: policy for policy in (Threshold, Depth, Alone, Random, Uala, Prompted)
 }
-"""Every kind of policy that a directory may hold."""
+"""The kinds of policies that learn nothing."""

@@ -2,8 +2,8 @@
 
 `design/signals.md` lists them all with unit and range; the settings of a strategy say which it gives.
 
-In JSON, structure tokens are always sure and hide doubt, so the value tokens stand by themselves (`value_tokens`):
-those that spell a string's letters, a number or a literal, and not a key, a brace or a comma.
+In JSON, the tokens of the structure are always sure and hide doubt, so the value tokens are taken by themselves
+(`value_tokens`): those that spell a string's letters, a number or a literal, but not a key, a brace or a comma.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OF_TRUST = {
     "self-check": frozenset({"self_check"}),
     "samples": frozenset({"answer_share"}),
 }
-"""The signals that say how good an answer is, by what brings them; the others come with every answer."""
+"""The signals that say how good an answer is, by their source; the others come with every answer."""
 _OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
 BY_PURPOSE: Mapping[str, frozenset[str]] = {
     "sample": frozenset({"answer_share"}),
@@ -45,7 +45,7 @@ BY_PURPOSE: Mapping[str, frozenset[str]] = {
 }
 """The signals that a node adds to those of answers, by its purpose."""
 OF_ROUNDS = frozenset({"guide_agrees", "reasoning_chars"})
-"""The signals of a verdict with which the guide answers, too."""
+"""The signals of a verdict with which the guide also answers."""
 LIVE = OF_ANSWERS.union(OF_MESSAGES, OF_ROUNDS, {"judge_share", "prompt_tokens"}, *BY_PURPOSE.values())
 """All signals that a strategy of the package gives."""
 _LONGEST = 2_000
@@ -57,7 +57,7 @@ _JSON = re.compile(
 
 
 def not_live(names: Iterable[str]) -> list[str]:
-    """Return the signals that no strategy of the package gives, so that no policy that reads them can be served.
+    """Return the signals that no strategy of the package gives; a policy that reads one cannot be served.
 
     >>> not_live(["score", "p_yes"])
     ['score']
@@ -66,7 +66,7 @@ def not_live(names: Iterable[str]) -> list[str]:
 
 
 def about_live(names: Iterable[str]) -> str:
-    """Return a sentence about signals that are `not_live`, and those which say how good an answer is and are live."""
+    """Return a sentence about signals that are `not_live`, and about the live ones that say how good an answer is."""
     trust = ", ".join(sorted(frozenset().union(*OF_TRUST.values()) & LIVE))
     return f"no strategy of the package gives {', '.join(names)} live, as it gives {trust}"
 
@@ -80,9 +80,9 @@ def logprob_signals(completion: Completion, answer: str) -> dict[str, float | No
 
 
 def answer_tokens(tokens: Sequence[Token], answer: str) -> Sequence[Token]:
-    """Return the tokens at the end of a reply that spell its answer; none if the reply does not contain it.
+    """Return the tokens of a reply that spell its answer where it last occurs; none if the reply does not contain it.
 
-    The last comes first: in this order logs on record add log-probs up, to the last bit.
+    The last token comes first: existing logs added log-probs in this order, on which the last bit of a sum depends.
     """
     text, within = "".join([token.text for token in tokens]), list[Token]()
     start, end = text.rfind(answer) if answer else len(text), len(text)
@@ -108,7 +108,7 @@ def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]
 
 def message_signals(request: ChatRequest, completion: Completion) -> dict[str, float | None]:
     """Return the signals of a message: log-probs of reply and values, characters, calls, arguments."""
-    from cascade.chat import calls_of  # of a chat request alone
+    from cascade.chat import calls_of  # only for chat requests
 
     tokens, calls = completion.tokens or (), calls_of(completion.message or {})
     in_json = bool(completion.message and (calls or request.wants_json))
