@@ -1,4 +1,4 @@
-"""`collect`: runs every step of every question and logs it."""
+"""`collect`: run every step of every question and log it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CollectionResult(Result):
     """A log that was collected; `error` is why it ended early, or lists the questions that failed.
 
     Attributes:
-        collected: how many questions are in it, what it cost, and which failed.
+        collected: how many questions are in the log, what it cost, and which failed.
         output: the log.
     """
 
@@ -64,21 +64,21 @@ def collect(
     result, and its `error` says what happened.
 
     Args:
-        questions: a JSONL, CSV or JSON file of questions, or: demo-requests.
+        questions: a JSONL, CSV or JSON file of questions, or the questions themselves.
         output: the log: .jsonl, .jsonl.gz or .parquet.
         config: the configuration.
         resume: continue an earlier run; nothing is paid twice.
         concurrency: how many questions run at once.
         max_cost_usd: stop before the log costs more than this, in USD.
-        walks: the names of the baselines to log too; ("all",) for all, () for none. By default the guide alone.
-        matcher: how answers are judged: exact, choice, number, … By default, the form of the questions decides.
+        walks: the names of the baselines to log too; ("all",) for all, () for none. By default only the guide alone.
+        matcher: how answers are judged: exact, label, number, … By default, the form of the questions decides.
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
-        mapped: the file's field for fields of ours: {"question": "prompt", "answer": "meta.target"}.
-        only: nodes of the strategy, by their names or their entries under models. `questions` is then a log, or its
-            name, that has the other nodes: the new log has its rows and those of these nodes, which alone are asked.
-        judge: a judge that is added to the log so: the ladder is read as if it had this `judge`.
-        where: with `only` or `judge`, the log's rows that have these values in these columns.
+        mapped: the file's fields for our columns: {"question": "prompt", "answer": "meta.target"}.
+        only: nodes of the strategy, by their names or their entries under models. `questions` is then a log that has
+            the other nodes. Only these nodes are asked, and the new log has their rows and those of the old.
+        judge: a judge that is added to a log in this way, as if the ladder had this `judge`.
+        where: with `only` or `judge`, use only the log's rows that have these values in these columns.
         show: is called with the progress.
         tell: is called with a sentence about the questions that were left out.
 
@@ -100,7 +100,7 @@ def collect(
     elif isinstance(questions, str | Path):
         dropped = Dropped()
         listed = read_questions(Path(questions), dropped, mapped)
-        if dropped.describe():  # before anything is paid: a misspelt field leaves a question without its answer
+        if dropped.describe():  # before anything is paid for: a misspelt field leaves a question without its answer
             tell(dropped.describe())
     else:
         listed = list(questions)

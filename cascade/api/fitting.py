@@ -1,4 +1,4 @@
-"""`fit`: chooses a policy on a log, certifies what it promises, and writes the policy directory."""
+"""`fit`: choose a policy on a log, certify what it promises, and write the policy directory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FitResult(Result):
     Attributes:
         done: every figure of the fit.
         directory: the policy directory.
-        output: where it was written; None: nowhere.
+        output: where it was written; None if it was not.
     """
 
     done: Fit
@@ -56,7 +56,7 @@ class FitResult(Result):
         return {"output": self.output, **super().to_dict(), "certificates": certificates}
 
     def save(self, directory: str | PathLike[str]) -> FitResult:
-        """Write the policy directory, whatever is there, and return the result that names it.
+        """Write the policy directory, over any that is there, and return the result with its path.
 
         Raises:
             UsageError: it cannot be written there.
@@ -77,7 +77,7 @@ def fit(
 ) -> FitResult:
     """Choose a policy on a log, and certify what it promises.
 
-    Beside a log that is a file, the fits of it are counted: each further one is tested at a smaller level.
+    The fits of a log file are counted in a file beside it: each further fit is tested at a smaller level.
 
     Args:
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests; or one that was read.

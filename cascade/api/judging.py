@@ -1,4 +1,4 @@
-"""Opens a log for review by people, and the file of their judgements."""
+"""Open a log for review by people, and the file of their judgements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Judging(NamedTuple):
 
     Attributes:
         log: the log: a file, or the URL of a store, and how it is read.
-        file: the file of reviews; None: beside the log.
+        file: the file of reviews; None: one beside the log.
         ask: "preference", or "regret", which also asks whether each output is right.
         rate: the share of the requests that is drawn; None: the file's rate, or all.
         seed: seed of the draw; None: a random one.
@@ -55,7 +55,7 @@ class Judging(NamedTuple):
 
 
 def beside(episodes: str) -> Location:
-    """Return where the reviews of a log are kept: a file beside it; those of a store, in the store."""
+    """Return where the reviews of a log are kept: in a file beside it, or in the store that holds it."""
     if is_url(episodes):
         return episodes
     if not Path(episodes).is_file():

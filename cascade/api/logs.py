@@ -1,6 +1,6 @@
-"""Opens logs for all functions that read one; judgements by people, if there are any, become the labels.
+"""Open logs for all functions that read one; judgements by people, if there are any, become the labels.
 
-Reports the rows that were left out, and collects all problems of a call (`Problems`) into one error.
+Rows that were left out are reported, and all problems of a call are collected into one error (`Problems`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Files: TypeAlias = str | Path | Iterable[str | Path] | None
 
 
 class LogOptions(NamedTuple):
-    """A log that is to be read, by its name, and the options of `open_log` for it; or one that was read, without any.
+    """A log to read, by its name, with the options of `open_log`; or a log that was read, without options.
 
     >>> LogOptions("demo", where=["split=test"]).command
     'demo --where split=test'
@@ -53,7 +53,7 @@ class LogOptions(NamedTuple):
 
     @classmethod
     def of(cls, log: Log) -> LogOptions:
-        """Return the options of a log; none for one that was given without."""
+        """Return a log with its options, of which it may have none."""
         return log if isinstance(log, LogOptions) else cls(log)
 
     @property
@@ -133,10 +133,10 @@ def open_log(
 
 
 def read_judged(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
-    """Read a log as `read_log`; with reviews only the drawn questions, since the loss of the others is unknown.
+    """Read a log as `read_log` does; with reviews only the drawn questions, since the loss of others is unknown.
 
     Raises:
-        UsageError: as there; or none was drawn.
+        UsageError: as in `read_log`, or no question was drawn.
     """
     reading = read_log(options, kind, tell)
     logs = [read.log if read.log.drawn is None else read.log.take(read.log.drawn) for read in reading.reads]
@@ -175,7 +175,7 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         reference=options.reference,
         models=options.ordered,
     )
-    unjudged = dropped.rows.pop(UNJUDGED, 0)  # they are left out where labels count alone, as the next sentence says
+    unjudged = dropped.rows.pop(UNJUDGED, 0)  # the notice below says where these are left out
     if dropped.describe():
         tell(dropped.describe())
     if unjudged:
@@ -216,7 +216,7 @@ def reads_for(reading: Reading, kind: str | None, comparator: str | None = None)
     Args:
         reading: the log.
         kind: the kind of promise; None: any.
-        comparator: what says that two outputs are the same; None: the log's own.
+        comparator: the matcher that decides whether two outputs are the same; None: the log's own.
 
     Raises:
         UsageError: the log's "right" is not what the kind is about.
@@ -276,7 +276,7 @@ class Problems:
         self._errors: dict[str, CascadeError] = {}
 
     def of(self, make: Callable[[], _T]) -> _T | None:
-        """Call `make` and return its result; note an error of the call and return None. Others are raised."""
+        """Call `make` and return its result; record a mistake of the user and return None. Other errors are raised."""
         try:
             return make()
         except CascadeError as error:
@@ -286,7 +286,7 @@ class Problems:
         return None
 
     def refuse(self) -> None:
-        """Raise the noted problems, if any: a single error as it is, several as a list."""
+        """Raise the recorded problems, if any: a single error as it is, several as a list."""
         errors = list(self._errors.values())
         if len(errors) == 1:
             raise errors[0]
@@ -302,7 +302,7 @@ def _as_item(error: CascadeError) -> str:
 
 
 def config_here(reading: Reading, reads: Iterable[Read]) -> tuple[CascadeConfig | None, str | None]:
-    """Return the configuration of this folder, for a log of one's own whose models it has, and whether it is used."""
+    """Return this folder's configuration if it has the models of a user's own log, and a notice of whether it does."""
     path = Path("cascade.yaml")
     if path.is_file() and reading.command not in opening.SHIPPED:
         from cascade.config import load  # with strategies, which a fit elsewhere does not need

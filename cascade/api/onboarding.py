@@ -1,4 +1,4 @@
-"""`onboard`: estimates from a few of a log's requests what a new model would save if asked before the reference."""
+"""`onboard`: estimate from a few of a log's requests what a new model would save if asked before the reference."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from cascade.types import GUIDE_ONLY
 
 _Row: TypeAlias = dict[str, Any]
 _REFERENCE = "the log's reference"
-"""Its entry under `models` while the probes are asked."""
+"""The reference's entry under `models` while the probes are collected."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class OnboardingResult(Result):
-    """A new model on its probes.
+    """The results of a new model on its probes.
 
     Attributes:
         model, reference: the new model, and the one that answers today.
-        output: the log of the probes, with both models' answers: `cascade fit` reads it.
-        fitted: the policy that `fit` finds on the probes, with what it saves and an interval of that.
+        output: the log of the probes, with both models' answers, which `cascade fit` reads.
+        fitted: the policy that `fit` finds on the probes, with what it saves and an interval for that.
     """
 
     model: str
@@ -58,8 +58,8 @@ def onboard(
 ) -> OnboardingResult:
     """Ask a new model some of a log's requests, and estimate what it would save if asked before the log's reference.
 
-    The reference's answers are taken from the log, not paid again. What is saved is what `cascade fit` finds on the
-    probes, and its interval is that of `fit`. A fit with more probes counts as another attempt on these.
+    The reference's answers are taken from the log and not paid for again. The saving and its interval are those that
+    `cascade fit` finds on the probes. A fit with more probes counts as another attempt on these.
 
     Args:
         model: the new model: its key or its name under models in the configuration.
@@ -67,7 +67,7 @@ def onboard(
         output: the log of the probes: .jsonl or .parquet. Requests recorded there are not asked again.
         probes: how many of the log's requests are asked.
         config: the configuration.
-        promise: what the policy has to keep.
+        promise: the promise that the policy has to keep.
         concurrency: how many requests run at once.
         seed: seed of the random draws. More probes with the same seed ask the same requests and some more.
         tell: is called with each notice about the log or the call.

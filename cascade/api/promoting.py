@@ -1,4 +1,4 @@
-"""`promote`: looks at the observed requests, and puts a policy in force if it can be certified and saves money."""
+"""`promote`: look at the observed requests, and put a policy in force if it can be certified and saves money."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Promotion(Result):
         cascade: the cascade's name.
         promoted: whether a policy is in force from now on.
         page: the arithmetic of the look, as plain values (`modes.look`); empty if none was taken.
-        plan: then what the next look takes.
+        plan: in that case, what the next look takes.
     """
 
     cascade: str
@@ -42,17 +42,17 @@ class Promotion(Result):
 def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool = False) -> Promotion:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    Each look at certifying conversations spends a part of 1 − confidence, whether it promotes or not. They never
-    certify again. Until there are enough of them no look is taken: a timer may call this.
+    Each look at certifying conversations spends a part of 1 − confidence, whether it promotes or not, and they never
+    certify again. Until there are enough of them, no look is taken, so a timer may call this.
 
     Args:
         config: the configuration that is served, with a section modes.
-        plan: say what the next look takes; take no look.
+        plan: report what the next look takes, and take no look.
 
     Returns:
-        The outcome of the look; or the plan of the next one, which reads no certifying row: so the time of a look does
-        not depend on them. The look is counted before a row is read, whatever it finds. One process looks at a time. If
-        a process ends during its look, another one resumes it, with the same rows and the same level.
+        The outcome of the look, or the plan of the next one. A plan reads no certifying row, so the time of a look does
+        not depend on these rows. A look is counted before a row is read, whatever it finds. One process looks at a
+        time. If it ends during its look, another one resumes the look, with the same rows and the same level.
 
     Raises:
         UsageError: nothing was observed yet, or another process is looking. No look was taken.
@@ -102,7 +102,7 @@ def _promoted(
 
 
 def _result(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesConfig, audit: float) -> LookResult:
-    """Look at the rows of an open look, and at those to fit that were drawn before it began."""
+    """Evaluate an open look, on its rows and on the rows for fitting that were drawn before it began."""
     drawn, why = store.draws(look.cascade, look=look.look), None
     if look.tries > _MOST_TRIES:
         why = f"{_MOST_TRIES} processes began this look, and each ended before it was done"

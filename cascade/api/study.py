@@ -1,4 +1,4 @@
-"""The functions that try a policy on a log: `prove`, `compare`, `evaluate` and `verify`. Only canaries ask a model."""
+"""The functions that try a policy on a log: `prove`, `compare`, `evaluate`, `verify`. Only canaries call a model."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def prove(
     Args:
         log: a log, or its name; `open_log` takes what chooses or judges its rows.
         promise: what is promised. By default `default_promise`.
-        splits: how many random splits.
-        seed: of the random draws.
+        splits: the number of random splits.
+        seed: the seed of the random draws.
         on: where splits are played, with the same result: here, processes or ray (extra ray).
         show: is called with the progress.
         tell: is called with each notice about the log.
 
     Raises:
-        UsageError: the log allows no answer.
+        UsageError: the log is too small, or lacks what the promise needs.
         WorkersLostError: the processes or the cluster are lost.
 
     >>> result = prove("demo-ladder", Promise("regret", 0.1, 0.9), splits=2)
@@ -117,15 +117,15 @@ def compare(
     Args:
         log: a log, or its name; `open_log` takes what chooses or judges its rows.
         promise: what is promised. By default `default_promise`.
-        splits: how many random splits.
-        seed: of the random draws.
+        splits: the number of random splits.
+        seed: the seed of the random draws.
         on: where splits are played, as for `prove`.
-        networks: also train policy networks like this on each split; by far the slowest. Needs the extra train.
+        networks: also train policy networks with these settings on each split; by far the slowest. Extra: train.
         show: is called with the progress.
         tell: is called with each notice about the log.
 
     Raises:
-        UsageError: the log allows no answer.
+        UsageError: the log is too small, or lacks what the promise needs.
 
     >>> result = compare("demo", Promise("coverage", 0.1), splits=2)
     >>> result.studies[0].rows[0].name
@@ -153,7 +153,7 @@ def compare(
 
 
 def _addable(log: Columns, config: CascadeConfig | None) -> Iterator[Signal]:
-    """Yield the judges and other models of a configuration that a log of single calls lacks, at a high estimate."""
+    """Yield a configuration's judges and other models that a log of single calls lacks, with a high cost estimate."""
     if config is None or log.reference is None or not log.decides.all():
         return
     lengths = [log.signals.get(name, np.full((1, 1), np.nan))[:, 0] for name in ("prompt_tokens", "reply_tokens")]
@@ -183,7 +183,7 @@ def evaluate(
 ) -> Result:
     """Play one policy on a log: its cost, its losses and what is right, with intervals. No model is asked.
 
-    With audits, weigh the audited requests of a log or a trace store as evidence that its certificates still hold.
+    With audits, weigh the audited requests of a log or a trace store as evidence against its certificates.
 
     Args:
         log: a log, or its name; `open_log` takes what chooses or judges its rows.
@@ -262,7 +262,7 @@ def _audited(options: LogOptions, directory: PolicyDirectory, promise: Promise, 
 
 
 def _read(folder: str | PathLike[str]) -> PolicyDirectory:
-    """Read a policy directory. Raises UsageError if there is no such folder, ConfigError if it holds another thing."""
+    """Read a policy directory. Raises UsageError if there is no such folder, ConfigError if it holds something else."""
     if not Path(folder).is_dir():
         make = "cascade fit LOG --promise agreement --confidence 0.9"
         raise UsageError(f"There is no policy directory '{folder}'. Make one with: {make} -o {folder}")
@@ -315,10 +315,10 @@ def verify(
         directory: a policy directory with its certificates.
         log: a log, or its name; `open_log` takes what chooses or judges its rows. A run of canaries needs none.
         config: the configuration that will serve: models, prices, prompts, strategy.
-        canaries: instead of this, ask the judge: "record" up to 100 of its inputs in the log with the jitter of P(yes),
-            or "run" them once each. If they show another judge (`policies.canaries`), the certificates are suspended;
-            with too few verdicts `error` is a ProviderError.
-        runs_a_year: the most runs that may decide in a year: at this rate at most 1 % of the years suspend falsely.
+        canaries: ask the judge instead: "record" up to 100 of its inputs in the log with the jitter of P(yes), or "run"
+            them once each. If they show another judge (`policies.canaries`), the certificates are suspended; with too
+            few verdicts `error` is a ProviderError.
+        runs_a_year: the most runs that may decide in a year; they suspend falsely in at most 1 % of years.
         tell: is called with each notice about the log or the call.
 
     Raises:
@@ -376,7 +376,7 @@ def _prices(log: Reading, config: CascadeConfig) -> Check:
 def _watched(
     folder: Path, log: LogOptions | None, config: CascadeConfig | None, runs_a_year: int | None, tell: Tell
 ) -> VerificationResult:
-    """Record canaries for so many runs a year; None: run those on record."""
+    """Record canaries for `runs_a_year` runs a year, or if that is None, run the recorded ones."""
     policy, now = _read(folder), datetime.now(UTC)
     if config is None or not policy.certificates:
         raise UsageError("Canaries need the configuration that serves (--config), and a policy with a certificate.")
@@ -393,7 +393,7 @@ def _watched(
         if canaries is not None:
             canaries.refuse_too_many(runs_of(folder), now)
             ((verdicts,), cost) = _ask(orchestrator.runtime, canaries.canaries, 1, tell)
-        else:  # what the log has is the first run: by the judge that was fitted on
+        else:  # the log's verdicts are the first run, by the judge that the fit saw
             if log is None or not runs_a_year or runs_a_year < 1:
                 raise UsageError("To record canaries, name the log of the fit, and 1 run a year or more.")
             recorded, verdicts, cost = _recorded(orchestrator.runtime, log, policy, tell)
@@ -410,7 +410,7 @@ def _watched(
 def _recorded(
     runtime: Runtime, log: LogOptions, policy: PolicyDirectory, tell: Tell
 ) -> tuple[tuple[Canary, ...], list[float | None], int | None]:
-    """Return inputs of the judge that the fit saw, drawn by the hash of the policy; P(yes) in the log; and the cost."""
+    """Return inputs of the judge that the fit saw, drawn by the policy's hash; their P(yes) in the log; the cost."""
     bought = policy.policy.nodes or range(len(runtime.configured.nodes))
     if all(runtime.configured.nodes[node].purpose != "judge" for node in bought):
         raise UsageError("The policy asks no judge with a P(yes), so it needs no canaries.")
@@ -434,7 +434,7 @@ def _recorded(
 
 
 def _judged(runtime: Runtime, calls: LoggedCalls, logged: AskedQuestion) -> Iterator[tuple[Canary, float | None]]:
-    """Yield what a judge was asked about a question of a log, with its verdicts."""
+    """Yield the inputs of a judge for a question of a log, with its verdicts."""
 
     async def replied(request: Request) -> Completion:
         if isinstance(reply := calls.completion(logged.id, request), Completion):
@@ -452,7 +452,7 @@ def _judged(runtime: Runtime, calls: LoggedCalls, logged: AskedQuestion) -> Iter
 
 
 def _ask(runtime: Runtime, canaries: Sequence[Canary], repeats: int, tell: Tell) -> tuple[list[Any], int | None]:
-    """Ask each canary so often; return P(yes) of each by repeat, None: no verdict; and the cost, nano-USD."""
+    """Send each canary `repeats` times; return P(yes) by repeat, None for no verdict, and the cost in nano-USD."""
     prices, requests, room = runtime.config.prices(), list[Request](), asyncio.Semaphore(8)
     for canary in canaries:
         node, messages = runtime.configured.nodes[canary.step - 1], [Message(*message) for message in canary.messages]

@@ -72,7 +72,7 @@ def _show(answer: Answer, *, explain: bool) -> None:
     if answer.text is None:
         notes().print("no answer: no reply could be kept")
     else:
-        out.print(Text(answer.text))  # as it is, on a narrow terminal, too
+        out.print(Text(answer.text))  # unwrapped, even on a narrow terminal
     others = [text for text in answer.answers if text != answer.text]
     lines = [f"also kept: {'; '.join(others)}"] if others else []
     if explain:
@@ -142,7 +142,7 @@ def _settings(paths: Sequence[Path], server: Mapping[str, Any]) -> dict[str, Cas
 
 
 def _recorded(settings: CascadeConfig) -> str:
-    """Return where requests are recorded, and what of them."""
+    """Return where requests are recorded, and which parts of them."""
     from cascade.records.address import parse
 
     traces, url = settings.traces, settings.traces_url

@@ -67,7 +67,7 @@ def init(
 
 
 def _without_judge(text: str, base: str, guide: str) -> str:
-    """Return the configuration that ships with another pair, and no judge."""
+    """Return the shipped configuration with another pair of models, and without its judge."""
     lines = [
         line for line in text.replace(", judge: judge", "").splitlines(keepends=True) if "kind: decision" not in line
     ]
@@ -89,7 +89,7 @@ def pull(names: Annotated[list[str] | None, typer.Argument(help="The models; by 
 
 
 def fetch(wanted: list[weights.Weights]) -> None:
-    """Print which models are here and the size of the download, then pull the others."""
+    """Print which models are already here and the size of the download, then fetch the others."""
     missing, here = [entry for entry in wanted if not entry.here], [entry.name for entry in wanted if entry.here]
     if here:
         notes().print(f"already in {weights.models_folder()}: {', '.join(here)}")

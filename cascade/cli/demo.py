@@ -1,4 +1,4 @@
-"""`cascade demo`: a shop's mail goes to the right team, by two real local models, without key or network."""
+"""`cascade demo`: sort a shop's mail by team with two real local models, which need no key and are fetched once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cascade doctor`: checks a set-up before any question is paid for."""
+"""`cascade doctor`: check a set-up before any question is paid for."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def doctor(
 ) -> None:
     """Check configurations with their keys, prices, files, stores and certificates. This calls no model.
 
-    Several are also checked as those of one server.
+    Several configurations are also checked for use in one server.
 
     Example: cascade doctor --config cascade.yaml
     """
@@ -67,7 +67,7 @@ def doctor(
 
 
 def _tried(what: str, check: Callable[[], tuple[str, str]]) -> Finding:
-    """Return what a check returns, its state and what it means; its error is a problem."""
+    """Return the finding of a check, whose error is a problem."""
     try:
         return Finding(what, *check())
     except CascadeError as error:
@@ -97,7 +97,7 @@ def _findings(path: Path) -> Iterator[Finding]:
     yield from certified
     try:
         Orchestrator.from_config(config).close()
-    except CascadeError as error:  # what `ask` says; the reasons may be among the findings already
+    except CascadeError as error:  # as `ask` reports it; the reasons may be among the findings already
         what = "certificate" if isinstance(error, NotCertifiedError) else "provider"
         problems = {finding.says for finding in certified if finding.state == "problem"}
         if not problems or (what == "provider" and str(error) not in problems):
@@ -187,11 +187,11 @@ def _file(model: str) -> tuple[str, str]:
 
 
 def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> str | None:
-    """Return which key of a model is missing, or that litellm knows no provider of it; None if nothing is."""
+    """Return which key of a model is missing, or that litellm knows no provider of it; None if neither is so."""
     key_env = entry.api_key_env or config.provider.api_key_env
     if key_env:
         return None if environment(key_env) is not None else f"the environment variable {key_env} is not set"
-    if provider != "litellm" or entry.api_base or find_spec("litellm") is None:  # `provider` says if it is missing
+    if provider != "litellm" or entry.api_base or find_spec("litellm") is None:  # `provider` reports that it is missing
         return None
     from cascade.providers.litellm import missing_keys, provider_of
 

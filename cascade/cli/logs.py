@@ -1,4 +1,4 @@
-"""`cascade collect`, `import` and `traces`: logs of requests, asked for, brought from other tools, or recorded live."""
+"""`cascade collect`, `import`, `traces`: logs of requests, collected, imported from other tools, or recorded live."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def _costs(amounts: Mapping[str, str]) -> dict[str, int]:
     for model, amount in amounts.items():
         try:
             costs[model] = nano_usd(amount)
-        except (ArithmeticError, ValueError):  # no number, or one without an end
+        except (ArithmeticError, ValueError):  # not a number, or not finite
             costs[model] = -1
         if not 0 <= costs[model] < 10**18:
             bad.append(f"{model}={amount}")
@@ -305,7 +305,7 @@ def purge(
 
 
 def _agreed(url: str, before: datetime | None, user: str | None, *, content_only: bool, yes: bool) -> bool:
-    """Return whether there are rows to remove. Without `yes` the person at the terminal has to agree to that."""
+    """Return whether there are rows to remove. Without `yes`, the user must confirm it at the terminal."""
     with Store(url, read_only=True) as traces:
         count, address = traces.count(before=before, user=user), traces.address.shown
     what = "the texts of" if content_only else "all of"

@@ -1,7 +1,7 @@
 """The command line: the program itself, and how a command prints.
 
-Text for people, or one JSON document, goes to stdout; everything else to stderr, the progress of a long computation
-among it: a line on a terminal, otherwise one now and then (`Meter`).
+Text for people, or one JSON document, goes to stdout. Everything else goes to stderr, including the progress of long
+computations (`Meter`): one line that changes on a terminal, otherwise a line every ten seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SafeConsole(Console):
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; a terminal's lines are broken between words, and what goes elsewhere stays as it is."""
+        """Print, with lines wrapped between words on a terminal, and unchanged elsewhere."""
         if self.is_terminal:
             objects = tuple([_broken(text, self.width) for text in objects])
         super().print(*objects, **options)
@@ -71,7 +71,7 @@ def notes() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a sentence that the reader of a result must know, on stderr."""
+    """Print a notice that the reader of a result must know, on stderr."""
     notes().print(text, style="yellow")
 
 
@@ -88,7 +88,7 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 
 def _width() -> int | None:
-    """Return the columns of the terminal; None if the output goes elsewhere, as into a pipe."""
+    """Return the number of columns of the terminal; None if the output goes elsewhere, such as into a pipe."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
@@ -105,7 +105,7 @@ def _number(value: Any) -> Any:
 
 
 _QUIET_S = 10.0
-"""Least seconds between two lines if there is no terminal."""
+"""The least seconds between two lines of progress if there is no terminal."""
 
 
 class Meter:
@@ -125,7 +125,7 @@ class Meter:
             self._line.stop()
 
     def tell(self, name: str, done: int, total: int, figure: str = "", *, always: bool = False) -> None:
-        """Show the progress of a task, a figure beside it; without a terminal `always` prints it now."""
+        """Show the progress of a task, with a figure beside it; without a terminal, `always` prints it at once."""
         text = f"{name}: {done:,} of {total:,}{figure and f', {figure}'}"
         if self._out.is_terminal:
             self._line.update(Text(text))
@@ -166,7 +166,7 @@ STOPPED = 130
 
 
 class _Commands(TyperGroup):
-    """Imports the module of a command when the command is asked for."""
+    """Imports the module of a command when the command is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
         return list(COMMANDS)
@@ -215,7 +215,7 @@ def _options(
 
 
 def log_from(level: int, *, timed: bool) -> None:
-    """Log on stderr, from a level on; `timed`: each line with its time."""
+    """Log to stderr from a level on; `timed` adds the time to each line."""
     handler = logging.StreamHandler(sys.stderr)
     form = "%(asctime)s %(levelname)s %(message)s" if timed else "%(levelname)s %(message)s"
     handler.setFormatter(LogFormatter(form, "%Y-%m-%dT%H:%M:%S%z"))
@@ -224,7 +224,7 @@ def log_from(level: int, *, timed: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line; print each `CascadeError` as one message, and end with its exit code."""
+    """Run the command line; print a `CascadeError` as one message, and exit with its code."""
     try:
         app()
     except CascadeError as error:

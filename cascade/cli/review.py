@@ -110,7 +110,7 @@ def _show_pair(session: Session, out: Console) -> None:
 
 
 def _summarize(session: Session, store: ReviewStore, out: Console) -> None:
-    """Print how many pairs are judged, and where the judgements are."""
+    """Print how many pairs are judged, and where the judgements are kept."""
     done = [session.judged[pair.id] for pair in session.drawn if pair.id in session.judged]
     aside = sum(judgement.verdict == SKIPPED for judgement in done)
     skips = (
@@ -151,7 +151,7 @@ def _forget_keys() -> None:
 
 @contextlib.contextmanager
 def _single_keys(descriptor: int) -> Iterator[int]:
-    """Read each key at once, without echo; on systems that cannot do that, read a line at a time."""
+    """Read each key immediately, without echo; on systems that cannot do that, read a line at a time."""
     try:
         import termios
         import tty

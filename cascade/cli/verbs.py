@@ -102,7 +102,7 @@ def _study(
 
 
 def _policy(text: str) -> Any:
-    """Return the settings of a policy that an option has in braces; of any other text, the text."""
+    """Return the settings of a policy that an option gives in braces; any other text is returned unchanged."""
     if not text.lstrip().startswith("{"):
         return text
     from cascade.config.yamlfile import parse_yaml  # with strategies, which a fit does without
@@ -188,7 +188,7 @@ def fit(
 
 
 def _promised(log: str, kind: str, risk: float, confidence: float | None, rate: float = 1.0) -> Promise:
-    """Return a promise, by default with the confidence of `prove`; refuse a wrong one with a log that is not there."""
+    """Return a promise, by default with the confidence of `prove`; report a wrong one along with a missing log."""
     from cascade.studies.study import CONFIDENCE
 
     problems, rules = Problems(), kind_of(kind)
@@ -220,7 +220,7 @@ def verify(
 
     On requests that the policy was not made from, it counts the losses and says whether they refute the promise.
 
-    With --canaries it asks the judge instead, and suspends the certificates of one whose P(yes) moved.
+    With --canaries it asks the judge instead, and suspends the certificates if its P(yes) has moved.
 
     Example: cascade verify policy episodes.parquet
     Example: cascade verify policy -c cascade.yaml --canaries run
@@ -237,7 +237,7 @@ def promote(
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    A look spends a part of 1 - confidence, and its conversations. Too few make no look: a timer may run this.
+    A look spends a part of 1 - confidence, and its conversations. With too few there is none, so a timer may run this.
 
     Example: cascade promote --config support.yaml
     """
