@@ -20,7 +20,7 @@ from cascade.server.app import application
 from cascade.server.auth import new_key
 from cascade.server.meters import AccessLog, Instruments, Metrics
 
-from .served import asgi, orchestrator
+from .served import asgi, living, orchestrator
 from .test_contract import SURE, UNSURE
 
 CHAT, SECRET = "/v1/chat/completions", "the wedding is in May"
@@ -172,9 +172,9 @@ def expressions() -> list[str]:
 async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(tmp_path):
     store = {"store": f"sqlite:///{tmp_path / 'traces.db'}"}
     settings = {"traces": store, "modes": {}, "budget": {"caps": [{"per": "key", "usd": 1.0}]}, "server": KEYS}
-    async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served, **BEARER) as client:
-        await client.post(CHAT, json=asked())
-        text = (await client.get("/metrics")).text
+    async with living(orchestrator({"small": [SURE]}, **settings)) as client:
+        await client.post(CHAT, json=asked(), headers=BEARER)
+        text = (await client.get("/metrics", headers=BEARER)).text
     named = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge)$", text, re.MULTILINE)) | {
         f"{name}_{part}"
         for name in re.findall(r"^# TYPE (\w+) histogram$", text, re.MULTILINE)
