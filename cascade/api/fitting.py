@@ -186,4 +186,4 @@ def _check_output(target: Path, *, force: bool) -> None:
     """Raise UsageError if a policy cannot be written to a path, or would overwrite another."""
     writable(target)
     if (target / POLICY_FILE).exists() and not force:
-        raise UsageError(f"{target} holds a policy already: choose another --output, or --force to overwrite it.")
+        raise UsageError(f"{target} already holds a policy: choose another --output, or overwrite it with --force.")

@@ -182,7 +182,7 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         judged = sum(read.log.n for read in reading.reads)
         tell(
             f"Only {judged:,} of {judged + unjudged:,} questions have all their answers judged. Whatever needs labels "
-            "uses these alone, and a certificate from them covers the others only if the judged ones were drawn at "
+            "uses only these, and a certificate from them covers the others only if the judged ones were drawn at "
             "random. Agreement needs no labels and uses all"
         )
     for read in reading.reads if reading.unlabelled else ():

@@ -115,7 +115,7 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
     if more.nano_usd is None:
         return more
     if chat is not None and any(tool.get("model") is not None for tool in chat.tools):
-        return Charged(None, "a tool that asks another model, as often as it wants")
+        return Charged(None, "a tool that calls another model any number of times")
     if chat is not None and chat.options.get("prediction") is not None:
         return Charged(None, "prediction, whose rejected tokens are billed beyond max_tokens")
     rates = [price, rate]

@@ -35,7 +35,7 @@ def ask(
     segment: Annotated[
         str | None, typer.Option(help="The question's segment (a tenant, a task); its certificate is used.")
     ] = None,
-    level: Annotated[str | None, typer.Option(help="The name of a level, of a policy that has several.")] = None,
+    level: Annotated[str | None, typer.Option(help="The level to serve at, if the policy has several.")] = None,
     as_json: opt.AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explain each step.")] = False,
 ) -> None:
@@ -95,8 +95,8 @@ def serve(
     config: opt.Configs = [opt.CONFIG],  # noqa: B006 - typer copies it
     host: Annotated[str | None, typer.Option(help="The address to listen on; overrides server.host.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port; overrides server.port.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many processes serve; overrides the file.")] = None,
-    access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON a request; - for stdout.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many processes; overrides server.workers.")] = None,
+    access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON per request; - for stdout.")] = None,
     new_key: Annotated[str | None, typer.Option(metavar="NAME", help="Make a key, print it once, and exit.")] = None,
 ) -> None:
     """Serve one cascade, or several, to clients of the OpenAI and Anthropic APIs.

@@ -48,7 +48,7 @@ def init(
     Example: cascade init --local
     """
     if path.exists() and not force:
-        raise UsageError(f"{path} exists already. Choose another name, or --force to overwrite it.")
+        raise UsageError(f"{path} already exists. Choose another name, or overwrite it with --force.")
     text = resources.files("cascade").joinpath("data", f"cascade{'_local' * local}.yaml").read_text("utf-8")
     key = next((name for name in (_KEY, *_UNJUDGED) if environment(name) is not None), None)
     if key in _UNJUDGED and not local:

@@ -67,7 +67,7 @@ def collect(
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first N questions.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Ask this node of the strategy alone, and take the others from a log. Repeatable."),
+        typer.Option(help="Ask only this node of the strategy, and take the others from a log. Repeatable."),
     ] = None,
     judge: Annotated[
         str | None, typer.Option(help="Add this judge to a log: an entry under models, or module:function.")
@@ -172,7 +172,7 @@ def import_log(
     if output.resolve() in {Path(source).resolve() for source in sources}:
         raise UsageError("--output is the file that is read; choose another one.")
     if is_there(output) and not force:
-        raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
+        raise UsageError(f"{output} already exists. Choose another name, or overwrite it with --force.")
     wanted = ImportOptions(
         kind=kind,
         columns=parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
@@ -240,7 +240,7 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
         "rows_without_cost": ("row", "whose cost is not known: fit needs it (--cost MODEL=USD gives it)"),
         "rows_without_request": (
             "row",
-            "without what was sent beside the question (of a table, --request BODY says it)",
+            "without what was sent beside the question (for a table, --request BODY gives it)",
         ),
     }
     lines += [f"{counted(document[name], noun)} {what}" for name, (noun, what) in unknown.items() if document[name]]

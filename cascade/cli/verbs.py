@@ -149,7 +149,7 @@ def fit(
             "directory, which is certified again."
         ),
     ] = "auto",
-    learns: Annotated[float, typer.Option(help="The share of the groups that learns, where that is needed.")] = 0.3,
+    learns: Annotated[float, typer.Option(help="The share of the groups to learn from, if the policy learns.")] = 0.3,
     newest: Annotated[float | None, typer.Option(help="Certify on this share of the log, the newest.")] = None,
     by_segment: Annotated[bool, typer.Option("--by-segment", help="Certify each segment by itself.")] = False,
     levels: Annotated[
@@ -206,9 +206,9 @@ def verify(
     log: Annotated[str | None, typer.Argument(metavar="LOG", help="A log; --canaries run needs none.")] = None,
     config: opt.Serving = None,
     canaries: Annotated[
-        str | None, typer.Option(metavar="record|run", help="Ask the judge frozen inputs: is it still the same one?")
+        str | None, typer.Option(metavar="record|run", help="Send the judge frozen inputs, to see if it has changed.")
     ] = None,
-    runs_a_year: Annotated[int, typer.Option(help="With record, how many runs are made in a year.")] = RUNS_A_YEAR,
+    runs_a_year: Annotated[int, typer.Option(help="With record, the number of runs in a year.")] = RUNS_A_YEAR,
     where: opt.Columns = None,
     matcher: opt.Matcher = None,
     models: opt.Models = None,
@@ -232,7 +232,7 @@ def verify(
 
 def promote(
     config: opt.Config = opt.CONFIG,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what the next look takes; take no look.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Report what the next look takes; take no look.")] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
@@ -253,7 +253,7 @@ def onboard(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The log of the probes. Requests recorded there are not asked again.")
     ],
-    probes: Annotated[int, typer.Option(min=2, help="How many of the log's requests are asked.")] = 100,
+    probes: Annotated[int, typer.Option(min=2, help="The number of the log's requests to ask.")] = 100,
     config: opt.Config = opt.CONFIG,
     promise: Annotated[str, typer.Option(help=_PROMISES)] = "regret",
     risk: Annotated[float, typer.Option(help="The share of requests that may be lost.")] = 0.05,

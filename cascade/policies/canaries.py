@@ -143,7 +143,7 @@ class Canaries(Strict):
         """Raise UsageError if as many runs as share the level have decided within the last 365 days."""
         since = (now - timedelta(days=365)).isoformat()
         if sum(run.p is not None and run.at > since and run.data == self.data for run in runs) >= self.runs_a_year:
-            raise UsageError(f"{self.runs_a_year} runs a year share the level, and so many decided: wait.")
+            raise UsageError(f"{self.runs_a_year} runs a year share the level, and all of them were made: wait.")
 
     def write(self, folder: Path) -> None:
         """Write the canaries into a policy directory."""
@@ -167,4 +167,4 @@ def runs_of(folder: Path) -> list[CanaryRun]:
         text = (folder / RUNS_FILE).read_text("ascii") if (folder / RUNS_FILE).exists() else ""
         return [CanaryRun.model_validate_json(line) for line in text.split("\n")[:-1]]  # the last may be half written
     except (OSError, ValueError) as error:
-        raise ConfigError([f"a line is no run of canaries: {error}"], str(folder / RUNS_FILE)) from None
+        raise ConfigError([f"a line is not a run of canaries: {error}"], str(folder / RUNS_FILE)) from None

@@ -39,7 +39,7 @@ from cascade.registry import Registry, subclass_of
 from cascade.table import Log, Node
 
 FORMAT = "1.0"
-"""Raised with every change of these files' fields, a certificate's too: without one, no older directory can be read."""
+"""Incremented with every change of these files' fields, a certificate's included."""
 POLICY_FILE, MODEL_FILE, CERTIFICATE_FILE = "policy.json", "model.safetensors", "certificate.json"
 ROOMS: Registry[type[Policy]] = Registry(
     "policy",
@@ -200,10 +200,10 @@ class PolicyDirectory:
             yield f"{POLICY_FILE}: plan: two nodes have the same name"
         steps = [node.step for node in self.plan]
         if not steps or steps != sorted(steps):
-            yield f"{POLICY_FILE}: plan: the nodes must be listed by rising step, and there must be one"
+            yield f"{POLICY_FILE}: plan: the nodes must be in ascending order of steps, and there must be one"
         nodes = list(self.policy.nodes or ())
         if nodes != sorted(set(nodes)):
-            yield f"{POLICY_FILE}: nodes: they must rise, each once"
+            yield f"{POLICY_FILE}: nodes: they must be in ascending order, each once"
         if not {*self.requests.fitted}.isdisjoint(self.requests.certified):
             yield f"{CERTIFICATE_FILE}: requests: some fitted the policy and certify it too"
         yield from self._certificate_problems(policy_sha256)
@@ -219,7 +219,7 @@ class PolicyDirectory:
                 yield f"{prefix}: it is for another policy, or {POLICY_FILE} was changed after it was made"
             risk = self.promise.risk if self.promise and certificate.covers != "level" else certificate.promise.risk
             if self.promise is None or certificate.promise != replace(self.promise, risk=risk):
-                yield f"{prefix}: it promises something else than was asked for"
+                yield f"{prefix}: it promises something other than was asked for"
 
 
 class Strict(BaseModel):
@@ -278,7 +278,7 @@ def document_of(file: Path, form: type[_Form]) -> _Form:
     """Read a file in this form. Raises ConfigError and ValidationError, which `noted` collects."""
     document = json_of(file)
     version = document.get("format") if isinstance(document, dict) else None
-    problem = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
+    problem = "it is from a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
     _refuse([] if version == FORMAT else [f"format: {problem}; this release of cascade reads {FORMAT}"])
     read = form.model_validate_json(canonical(document))
     rest = {name: value for name, value in document.items() if name != "sha256"}

@@ -316,7 +316,7 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
         UsageError: no request has every node, nodes are bought together, or there are more than `MOST_NODES`.
     """
     if not log.decides.all() or not 2 <= log.width <= MOST_NODES:
-        raise UsageError(f"{log.name} is no plan of 2 to {MOST_NODES} single calls, as a learned rule needs: fit auto.")
+        raise UsageError(f"A learned rule needs a plan of 2 to {MOST_NODES} single calls, unlike {log.name}: fit auto.")
     log = log.take(np.flatnonzero(log.bought.all(axis=1)))
     if not log.n:
         raise UsageError(f"No request of {log.name} has every node.")

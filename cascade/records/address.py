@@ -73,11 +73,11 @@ def parse(url: str) -> Address:
 def _file(url: str, rest: str) -> Address:
     name = rest.removeprefix("/")
     if name == rest or not name or name.startswith(":memory:") or "?" in name or "\x00" in name:
-        raise UsageError(f"{url!r} names no file. {_FORMS}.")
+        raise UsageError(f"{url!r} does not name a file. {_FORMS}.")
     path = Path(name).expanduser().absolute()
     if ".." in path.parts:
         # A path built from untrusted input could lead out of the folder that the user means (F70).
-        raise UsageError(f"The path in {url!r} leads upwards (..). Write the absolute path: sqlite:////folder/file.db.")
+        raise UsageError(f"The path in {url!r} contains `..`. Write the absolute path: sqlite:////folder/file.db.")
     return Address(url, url, path)
 
 

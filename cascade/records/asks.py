@@ -84,7 +84,7 @@ class Trace:
         try:
             self._done = self.writer.submit(answer, columns)
         except UsageError:
-            logger.warning("traces: an answer came after the end and was not recorded")
+            logger.warning("traces: an answer was not recorded, since the writer was closed before")
 
     async def settle(self, answer: Answer, within_s: float) -> Answer:
         """Return the answer, once it is committed if the writer is strict. Raises as `TraceWriter.settle` does."""

@@ -201,8 +201,8 @@ class Database:
         version = connection.scalar(sa.select(sa.func.max(formats.c.version)))
         if version != _FORMAT:
             raise UsageError(
-                f"The store {self.address.shown} has the format {version}, and this version of cascade reads "
-                f"{_FORMAT} alone. Use another store."
+                f"The store {self.address.shown} has the format {version}, and this version of cascade reads only "
+                f"{_FORMAT}. Use another store."
             )
         return True
 

@@ -118,7 +118,7 @@ class StoreLink:
     def was_late(self, began_s: float, within_s: float) -> StoreError:
         """Count a late call, and return its error. The store counts as failing only if the caller waited the limit."""
         self.failures += 1
-        problem = f"the store of {self.name} did not answer within {min(self.limit_s, max(0.0, within_s)):.2g} s"
+        problem = f"the {self.name} store did not answer within {min(self.limit_s, max(0.0, within_s)):.2g} s"
         if within_s >= self.limit_s:
             self.failed(problem, began_s)
         return StoreError(f"{problem}.", retryable=True, busy=True)
@@ -128,14 +128,14 @@ class StoreLink:
         if self._worked_s >= began_s:
             return
         if self.problem is None:
-            logger.error("the store of %s fails: %s", self.name, redact(problem))
+            logger.error("the %s store fails: %s", self.name, redact(problem))
         self.problem, self._again_s = problem, time.monotonic() + AGAIN_S
 
     def _succeeded(self) -> None:
         self._worked_s = time.monotonic()
         if self.problem is not None:
             self.problem, self._again_s = None, float("-inf")
-            logger.warning("the store of %s answers again", self.name)
+            logger.warning("the %s store answers again", self.name)
 
     @property
     def rests(self) -> bool:

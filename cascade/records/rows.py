@@ -58,12 +58,12 @@ def _values(row: Mapping[str, Any]) -> dict[str, Any]:
         except (ValueError, TypeError, RecursionError):
             raise OddValueError(f"{name} is no {KINDS[name]}") from None
     if record["schema_version"] not in {None, SCHEMA_VERSION}:
-        raise OddValueError(f"it has the schema {record['schema_version']}, and a store has {SCHEMA_VERSION}")
+        raise OddValueError(f"its schema is {record['schema_version']}, but the store's is {SCHEMA_VERSION}")
     since = 0
     if (written := record["created_at"]) is not None:
         moment = instant(written)
         if moment is None:
-            raise OddValueError(f"created_at {written[:40]!r} is no time, as 2026-11-21T07:00:00+00:00 is")
+            raise OddValueError(f"created_at {written[:40]!r} is not a time such as 2026-11-21T07:00:00+00:00")
         record["created_at"] = moment.isoformat(timespec="milliseconds")  # one form for all, which sorts as text
         since = max(0, (moment - _EPOCH) // _MILLISECOND)
     record["schema_version"] = None

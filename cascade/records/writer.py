@@ -294,7 +294,7 @@ class _Queue:
         thread.join(timeout_s)
         if thread.is_alive():
             self._warned_at_s = -WARN_EVERY_S
-            self._complain(f"the store did not answer within {timeout_s:.0f} s of the end")
+            self._complain(f"the store did not answer within {timeout_s:.0f} s at shutdown")
 
     def _complain(self, reason: str) -> None:
         """Warn that answers are lost or late, once a minute."""

@@ -95,7 +95,7 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     whose = f"{counted(size, 'request')} of {counted(groups, 'group')}"
     lines.append(f"Played on {whose}: {names['loss']} {_cell('loss', first)}.")
     notes = {f"fewer than {LEAST_GROUPS} groups are too few for an interval": groups < LEAST_GROUPS}
-    notes[f"of {distinct.n - size:,} more requests the log lacks a call that the policy makes"] = distinct.n > size
+    notes[f"for {distinct.n - size:,} more requests the log lacks a call that the policy makes"] = distinct.n > size
     loses = "" if fresh_lost is None else f"; it loses {fresh_lost:.3f} of the {fresh.n:,} others"
     notes[f"{seen:,} requests made or prove the policy, and flatter it{loses}"] = seen > 0
     lines += [f"Note: {text}." for text, so in notes.items() if so]

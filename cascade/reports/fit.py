@@ -25,7 +25,7 @@ def _saving_line(done: Fit) -> str:
     if cost is None:
         return "Saves: unknown, because no request has all its costs on record, or the reference costs 0."
     if not done.certified or done.default not in {"", *done.certified}:
-        return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
+        return "Saves: nothing is proven to cost less than the reference, so only the reference is asked."
     amount = f"Saves: {tenths(1 - cost)} of the reference's cost" if cost < 1 else f"Costs: {cost:.2f} × the reference"
     if interval is None:
         return f"{amount}, on too few groups for an interval."
@@ -69,14 +69,14 @@ def _notes(done: Fit) -> Iterator[str]:
     few = ", ".join(f"{name} ({repeated})" for name, repeated in done.too_small.items())
     notes: dict[str, object] = {
         f"nothing is proven at {unproven}; one policy serves all levels, and is chosen for {done.default}.": unproven,
-        f"the promise speaks of a random request of a random group, not of a random request.{here}": grouped,
-        f"{counted(done.repeated, 'repeated request')}, but for case and punctuation, counted once: the promise speaks "
-        "of distinct requests.": done.repeated,
-        f"{counted(done.unknown, 'request')} without the reference's answer are left out: the promise does not speak "
-        "of such requests.": done.unknown,
-        f"{counted(unpriced, 'request')} that lack a cost are left out of what is saved, not of the promise.": unpriced,
+        f"the promise is about a random request of a random group, not a random request.{here}": grouped,
+        f"{counted(done.repeated, 'repeated request')}, but for case and punctuation, counted once: the promise is "
+        "about distinct requests.": done.repeated,
+        f"{counted(done.unknown, 'request')} without the reference's answer are left out: the promise does not cover "
+        "such requests.": done.unknown,
+        f"{counted(unpriced, 'request')} that lack a cost are left out of the savings, not of the promise.": unpriced,
         "a promise on average is not corrected for the choice among several fits; promise a confidence.": chosen,
-        "each certificate holds by itself with that confidence; that any of them is broken is likelier.": several,
+        "each certificate by itself holds with that confidence; that all of them hold is less certain.": several,
         f"nothing is proven for these segments, whose requests the guide answers: {few}.": few,
     }
     yield from (f"Note: {text}" for text, so in notes.items() if so)
@@ -86,8 +86,8 @@ def _next(done: Fit, output: str | None) -> str:
     if ":" in done.promise.kind or done.policy.kind not in OWN.names:
         sort, name = ("promise", done.promise.kind) if ":" in done.promise.kind else ("policy", done.policy.kind)
         return (
-            f"Next: bring the {sort} {name} in a package (docs/write-a-{sort}.md), since a policy directory imports no "
-            "code that it names, and fit by its name on new requests: a further fit of these is tested at less."
+            f"Next: bring the {sort} {name} in a package (docs/write-a-{sort}.md), as a policy directory imports no "
+            "code that it names, and fit by its name on new requests: further fits of these have a smaller level."
         )
     if done.certified and (foreign := not_live(done.policy.reads)):
         other = "with --policy threshold" if done.settings.policy == AUTO else "without --policy"
@@ -104,7 +104,7 @@ def _next(done: Fit, output: str | None) -> str:
     least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
     if done.log.n < least:
         proof = f"{least:,} prove a risk of {percent(done.promise.risk)} if nothing is lost"
-        return f"Next: log more requests: {proof}, and here are {done.log.n:,}."
+        return f"Next: log more requests: {proof}, and this log has {done.log.n:,}."
     return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."
 
 

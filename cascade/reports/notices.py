@@ -75,8 +75,8 @@ def _about_calls(read: Read) -> Iterator[str]:
             )
         if np.count_nonzero(~np.isnan(right)) >= _LEAST_JUDGED and not np.nansum(right):
             yield (
-                f"no answer of {node.name} is {same}, and then a promise may say nothing: see that the answers hold "
-                "what was said alone, and that the labels, or --matcher, fit them"
+                f"no answer of {node.name} is {same}, so a promise may mean nothing: check that the answers hold only "
+                "what was said, and that the labels, or --matcher, fit them"
             )
     callers = [caller for caller in facts.callers if caller is not None]
     if facts.parents is not None or len(facts.sources) > 1 or any(caller.role in _OF_ROUNDS for caller in callers):

@@ -111,7 +111,7 @@ confidence 90 %.'
     sure = "on average" if promise.confidence is None else f"with confidence {percent(promise.confidence)}"
     rules, risk = promise.rules, percent(promise.risk)
     if rules.graded:
-        return f"Promised: a mean loss over requests of at most {risk}, 0 where {rules.kept_when}, else more, {sure}."
+        return f"Promised: a mean loss of at most {risk} per request, {sure}: 0 where {rules.kept_when}, else more."
     return f"Promised: {rules.lost_when}, on at most {risk} of requests, {sure}."
 
 

@@ -70,15 +70,15 @@ def _study_saving(study: Study, row: Row) -> str:
     if row.saving is None:
         return "Saves: unknown, because the log lacks costs."
     if study.verdict == "refused":
-        return f"Saves: nothing is shown, since nothing is proven in {row.refused} of {study.splits} splits."
+        return f"Saves: no saving is shown, since nothing is proven in {row.refused} of {study.splits} splits."
     if set(row.curve) == {1.0}:
-        return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
+        return "Saves: nothing is proven to cost less than the reference, so only the reference is asked."
     mean, low, high = row.saving
     if low is None or high is None:
         return f"Saves: {tenths(mean)} of the reference's cost, on too few groups or splits for an interval."
     sure = f"95 % interval: {tenths(low)} to {tenths(high)}"
     if not row.saving.sure:
-        return f"Saves: nothing is shown ({sure} of the reference's cost)."
+        return f"Saves: no saving is shown ({sure} of the reference's cost)."
     return f"Saves: {tenths(mean)} of the reference's cost ({sure})."
 
 
@@ -86,7 +86,7 @@ def _tried(study: Study) -> str:
     unit = "requests" if study.groups == study.requests else f"requests of {study.groups:,} groups"
     out = f", {study.repeated:,} repeated left out" * bool(study.repeated)
     out += f", {study.left_out:,} without the reference's answer left out" * bool(study.left_out)
-    out += f", {study.unpriced:,} that lack a cost left out of what is saved" * bool(study.unpriced)
+    out += f", {study.unpriced:,} that lack a cost left out of the savings" * bool(study.unpriced)
     return (
         f"Tried on {study.requests:,} {unit}{out}: {study.splits} splits, fitted on {study.fitted_on:,}, tested on "
         f"{study.tested_on:,} others."
@@ -137,7 +137,7 @@ def _more_requests(study: Study, proves: int, command: str | None) -> str:
         enough = f"about {proves:,} prove something cheaper, and a split fits on {study.fitted_on:,} of {groups:,}"
         return f"fit on all requests, since {enough}: {command or 'cascade fit LOG'}"
     if needed:
-        return f"log more requests, or allow a higher risk: {', and '.join(needed)}; here are {groups:,}."
+        return f"log more requests, or allow a higher risk: {', and '.join(needed)}; this log has {groups:,}."
     return f"another signal, or a higher risk: {groups:,} requests are enough for what {study.why.signal} can save."
 
 
@@ -173,16 +173,16 @@ def _why_table(study: Study) -> Table:
     shares = {
         f"{diagnosis.first} is right": None if compares else diagnosis.first_right,
         "the reference is right": None if compares else diagnosis.reference_right,
-        f"the first answer is that of {diagnosis.agrees_with}": diagnosis.agree,
+        f"the first answer equals that of {diagnosis.agrees_with}": diagnosis.agree,
     }
     rows = [(name, tenths(value)) for name, value in shares.items() if value is not None]
     rows.append(("signal of doubt", diagnosis.signal or "none"))
     if diagnosis.auroc is not None:
         rows.append((f"{diagnosis.signal} tells right from wrong (AUROC; 0.5 is chance)", f"{diagnosis.auroc:.3f}"))
     if diagnosis.auroc is not None and diagnosis.auroc > TOO_GOOD:
-        rows.append(("… which is too good: is it a grade that no call brings?", ""))
+        rows.append(("… which is too good: is it a grade that no call gives?", ""))
     if diagnosis.asked_again is not None:
-        rows.append((f"{diagnosis.first} costs, of the reference", tenths(diagnosis.asked_again)))
+        rows.append((f"{diagnosis.first} costs, as a share of the reference", tenths(diagnosis.asked_again)))
     if study.bound is not None:
         rows.append(("no policy on these calls can save more than", tenths(1 - study.bound)))
     needed = {"something cheaper": diagnosis.proves, "half of what the signal could save": diagnosis.saves_half}

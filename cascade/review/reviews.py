@@ -67,7 +67,7 @@ class Terms:
         if self.key and self.key != begun.key:
             differ.append("another key")
         if differ:
-            raise UsageError(f"{path} was begun with {'; '.join(differ)}. Go on with that, or begin another: -o FILE.")
+            raise UsageError(f"{path} was begun with {'; '.join(differ)}. Continue so, or begin another: -o FILE.")
 
 
 class Judgement(NamedTuple):
