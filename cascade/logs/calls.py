@@ -7,6 +7,7 @@ question; `placed` cascade's columns. Nothing is in Python's memory, whatever th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,13 @@ def place_calls(tables: Tables, preset: Preset, options: ImportOptions, models: 
         return
     placing = 'n, file, row, model, walk, step, candidate, source, horizon, at_s, episode_id, dataset, segment, "group"'
     query = f"SELECT {placing}, hash(context) AS context, {trace} AS episode, {trace} AS asked FROM calls"
+    joining = f"SELECT count(*) FROM (FROM ({query}) SELECT 1 GROUP BY episode HAVING count(DISTINCT model) > 1)"
+    if len(models) > 1 and preset.steps == "time" and not duck.value(joining):
+        preset = replace(preset, runs=True)
+        query = f"""SELECT * REPLACE (coalesce(context::VARCHAR, episode) AS episode, coalesce("group", CASE WHEN
+        max(context) OVER same <> min(context) OVER same THEN asked END) AS "group") FROM ({query})
+        WINDOW same AS (PARTITION BY asked)"""
+        tables.count("'no trace has two of the models, so they are joined on the request'", "calls", note=True)
     for column in ["dataset", "segment"] + ([] if preset.runs else ["context"]):
         if duck.value(f"SELECT count(DISTINCT {column}) FROM calls") > 1:
             query = _split(query, column)

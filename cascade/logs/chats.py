@@ -8,10 +8,11 @@ options, such as a temperature, or a whole body are on record: a certificate cov
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest, calls_of, fields_in, output_text, said_by, text_of
+from cascade.chat import ChatRequest, calls_of, fields_in, objects_in, output_text, said_by, text_of
 from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.conformal.scope import DRAWN
@@ -31,6 +32,21 @@ _MESSAGES = ("messages", "contents", "input", "prompt")
 _SPOKEN = (None, "text", "input_text", "output_text")  # a type may be a list, which no set can be asked for
 _CALLS = ("tool_call", "function_call", "tool_use")
 _RESULTS = ("tool_call_response", "tool_result", "function_call_output")
+_UNSEEN = (*_CALLS, *_RESULTS, "reasoning", "thinking", "redacted_thinking")
+_TAGS = (
+    dict.fromkeys(("functioncall", "tooluse"), "tool_call")
+    | dict.fromkeys(("functionresponse", "toolresult"), "tool_result")
+    | dict.fromkeys(("inlinedata", "filedata", "document", "video"), "media")
+    | {"image": "image", "reasoningcontent": "reasoning", "messagecontent": "text"}
+)
+"""What a part is by its only field, as Gemini, Bedrock and OpenInference write it; in lower case, without `_`."""
+_FIELDS = (
+    ("media_type", "mimeType", "mime_type", "mediaType", "format"),
+    ("data", "content", "bytes", "image"),
+    ("url", "fileUri", "file_uri", "uri"),
+    ("id", "tool_use_id", "toolUseId", "toolCallId", "toolName", "name"),
+)
+"""The fields of a part that hold the type of its content, the content, where it is, and the id of a tool's call."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _MAX_DEPTH = 8
 
@@ -97,7 +113,8 @@ def chat_columns(
     body, sent = _body(request), messages_in(request)
     answer = reply_in(reply)
     if answer is not None and finish is not None and answer.finish_reason is None:
-        answer = answer._replace(finish_reason=_first_of(finish))
+        reasons = loaded(finish)
+        answer = answer._replace(finish_reason=str(reasons[0] if isinstance(reasons, list) and reasons else reasons))
     users = (text_of(turn.get("content")).strip() for turn in reversed(sent) if turn["role"] == "user")
     columns: dict[str, Any] = {"question": next(filter(None, users), None)}
     if answer is not None:
@@ -113,26 +130,16 @@ def chat_columns(
     if answer is None and always:
         columns |= {"question": Question.of_chat(chat).text, "context": chat.canonical}
     elif answer is not None and (always or body.get("messages") or not _is_short(chat, answer.message)):
-        offering = chat if chat.tools or body else _with_called(chat, answer.message)
+        called = [{"name": fields_in(call.get("function")).get("name")} for call in calls_of(answer.message)]
+        offering = chat if chat.tools or body else replace(chat, options={**chat.options, "functions": called})
         columns |= answered(chat, answer, counts, offering)
     return json.dumps(columns, ensure_ascii=False).encode("utf-8", "replace").decode()
-
-
-def _first_of(finish: str) -> str:
-    value = loaded(finish)
-    return str(value[0]) if isinstance(value, list) and value else str(value)
 
 
 def usage_of(counts: Sequence[Any]) -> Usage:
     """Return input, output, cached and reasoning tokens, given as texts, as a usage."""
     sent, output, cached, reasoning = (None if count is None else int(count) for count in counts)
     return Usage(sent, output, cached, reasoning)
-
-
-def _with_called(request: ChatRequest, message: Mapping[str, Any]) -> ChatRequest:
-    """Return a request of bare messages, beside which no tools are on record, with those that a message calls."""
-    called = [{"name": fields_in(call.get("function")).get("name")} for call in calls_of(message)]
-    return ChatRequest(request.messages, {**request.options, "functions": called}) if called else request
 
 
 def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering: ChatRequest) -> dict[str, Any]:
@@ -170,21 +177,20 @@ def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, sy
         messages = [*_message({"role": "system", form: instructions}), *messages]
     listed = loaded(tools) or offered or options.get("tools")
     if isinstance(listed, list) and listed:
-        options["tools"] = [_openai_tool(tool) for tool in listed if isinstance(tool, Mapping)]
+        options["tools"] = [_openai_tool(tool) for tool in map(as_mapping, listed) if tool]
     return ChatRequest(messages, options)
 
 
 def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
     """Whether a request is a question: one text of a user and no option that decides the reply, which is a text."""
     first = request.messages[0]
-    plain = len(request.messages) == 1 and first.get("role") == "user" and isinstance(first.get("content"), str)
-    return plain and not request.options and not message.get("tool_calls")
+    bare = len(request.messages) == 1 and not request.options and not message.get("tool_calls")
+    return bare and first.get("role") == "user" and isinstance(first.get("content"), str)
 
 
 def _body(request: Any) -> Mapping[str, Any]:
     body = as_mapping(request)
-    inside = as_mapping(body.get("body"))
-    return inside if inside.get("messages") else body
+    return inside if (inside := as_mapping(body.get("body"))).get("messages") else body
 
 
 def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
@@ -228,39 +234,63 @@ def messages_in(request: Any, depth: int = 0) -> list[dict[str, Any]]:
 
 def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message out of OpenInference's `message` or LangChain's `data`."""
-    inside = loaded(message.get("message"))
-    if isinstance(inside, Mapping):
-        return inside
-    data = message.get("data")
-    if isinstance(data, Mapping) and "role" not in message:
-        return {**data, "role": message.get("type")}
-    return message
+    data = {} if "role" in message else fields_in(message.get("data", message.get("kwargs")))
+    if data:
+        return {**data, "role": data.get("type", message.get("type"))}
+    return as_mapping(message.get("message")) or message
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a message in OpenAI's form. One whose blocks answer several tool calls is one message for each."""
     role = str(message.get("role") or ("user" if "parts" in message else ""))
     role, content, calls = _ROLES.get(role, role), message.get("content"), loaded(message.get("tool_calls"))
-    listed = message.get("parts", content if role == "user" else loaded(content))
-    blocks = [block for block in listed if isinstance(block, Mapping)] if isinstance(listed, list) else []
+    listed = message.get("parts", message.get("contents", content if role == "user" else loaded(content)))
+    raw = objects_in(listed)
+    blocks, untyped = [*map(_block, raw)], any("type" not in block for block in raw)
     fields = {name: message[name] for name in ("name", "refusal", "tool_call_id") if name in message}
-    if "parts" in message or any(block.get("type") in _CALLS + _RESULTS for block in blocks):
+    if "parts" in message or untyped or any(block.get("type") in _CALLS + _RESULTS for block in blocks):
         for block in blocks if role else ():
-            if block.get("type") in _RESULTS or "functionResponse" in block:
+            if block.get("type") in _RESULTS:
                 names = ("response", "result", "content", "output")
                 output = _text(next((block[name] for name in names if block.get(name)), ""))
-                yield {"role": "tool", "tool_call_id": block.get("id", block.get("tool_use_id")), "content": output}
-        texts = [str(block.get("content", block.get("text"))) for block in blocks if _speaks(block)]
-        content, calls = "\n".join(texts) if texts else None, [block for block in blocks if block.get("type") in _CALLS]
-        role, fields = role if texts or calls else "", {}
-    elif role == "assistant" and blocks and all(block.get("type") == "text" for block in blocks):
-        content = "".join(str(block.get("text", "")) for block in blocks)  # Anthropic's
+                yield {"role": "tool", "tool_call_id": block["id"], "content": output}
+        calls = [block for block in blocks if block.get("type") in _CALLS]
+        shown = [block for block in blocks if block.get("type") not in _UNSEEN and not block.get("thought")]
+        texts = [str(block.get("content", block.get("text"))) for block in shown if _speaks(block)]
+        content = "\n".join(texts) if texts else None
+        if len(texts) < len(shown):  # an image or a file
+            content = [{"type": "text", "text": texts.pop(0)} if _speaks(block) else block for block in shown]
+        role, fields = role if content or calls else "", {}
+    elif role == "assistant" and blocks and all(block.get("type") in ("text", *_UNSEEN) for block in blocks):
+        content = "".join(str(block.get("text", "")) for block in blocks if _speaks(block))  # Anthropic's
+    elif blocks and isinstance(content, list) and len(blocks) == len(content):
+        content = blocks
     if role == "tool" and message.get("id"):
         fields.setdefault("tool_call_id", str(message["id"]))
     if isinstance(calls, list) and calls:
         fields["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1) if isinstance(call, Mapping)]
     if role:
         yield {"role": role, "content": content, **fields}
+
+
+def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part of a message with its type (`_TAGS`), and an image as OpenAI's.
+
+    >>> _block({"inlineData": {"mimeType": "image/png", "data": "iVBORw"}})
+    {'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,iVBORw'}}
+    """
+    for tag in [name for name in block if name.replace("_", "").lower() in _TAGS and "type" not in block]:
+        block = {"type": _TAGS[tag.replace("_", "").lower()], **fields_in(block[tag])}
+    kind, source = str(block.get("type")).replace("-", "_"), {**block, **fields_in(block.get("source"))}
+    mime, data, url, named = (next(filter(None, map(source.get, names)), "") for names in _FIELDS)
+    if kind in _CALLS + _RESULTS:
+        return {"name": block.get("toolName"), **block, "type": kind, "id": named}
+    if kind in ("media", "image", "blob", "uri", "file") and isinstance(url or data, str) and (url or data):
+        if "image" in f"{kind} {mime} {block.get('modality')}":
+            url = url or f"data:image/{mime.removeprefix('image/')};base64,{data}"
+            return {"type": "image_url", "image_url": {"url": url}}
+        return {**block, "type": "media"}
+    return block
 
 
 def _speaks(block: Mapping[str, Any]) -> bool:
@@ -273,10 +303,8 @@ def _text(value: Any) -> str:
 
 def _openai_call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
     """Return a tool call in OpenAI's form, from there or from {name, arguments | args | input, id}."""
-    wrapped = call.get("tool_call", call)  # OpenInference's
-    call = wrapped if isinstance(wrapped, Mapping) else call
-    inside = call.get("function")
-    named = inside if isinstance(inside, Mapping) else call
+    call = fields_in(call.get("tool_call")) or call  # OpenInference's
+    named = fields_in(call.get("function")) or call
     arguments: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
     function = {"name": named.get("name"), "arguments": _text(arguments)}
     return {"id": str(call.get("id") or f"call_{at}"), "type": "function", "function": function}
@@ -286,10 +314,9 @@ def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool in OpenAI's form, from there or from {name, description, parameters | input_schema}."""
     if isinstance(tool.get("function"), Mapping):
         return {"type": "function", "function": dict(tool["function"])}
-    inside = as_mapping(as_mapping(tool.get("tool")).get("json_schema"))  # OpenInference's
-    if inside:
+    if inside := as_mapping(as_mapping(tool.get("tool")).get("json_schema")):  # OpenInference's
         return _openai_tool(inside)
-    schema = loaded(tool.get("parameters") or tool.get("input_schema"))
+    schema = loaded(next(filter(None, map(tool.get, ("parameters", "input_schema", "inputSchema"))), None))
     function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": schema}
     return {"type": "function", "function": {name: value for name, value in function.items() if value}}
 
@@ -315,8 +342,7 @@ def reply_in(reply: Any) -> Reply | None:
     value = loaded(reply)
     if isinstance(value, Mapping):
         value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), value)
-    listed: Iterable[Any] = value if isinstance(value, list) else [value]
-    entries = [entry for entry in listed if entry not in _EMPTY]
+    entries = [entry for entry in (value if isinstance(value, list) else [value]) if entry not in _EMPTY]
     if len(entries) == 1 and isinstance(entries[0], str):
         return Reply({"role": "assistant", "content": entries[0]}) if entries[0].strip() else None
     items = [entry for entry in entries if isinstance(entry, Mapping)]
@@ -354,9 +380,8 @@ def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _reply(choice: Mapping[str, Any]) -> Reply | None:
-    inside = loaded(choice.get("message", choice.get("content") if "candidates" in choice else None))
-    message = inside if isinstance(inside, Mapping) else choice.get("content")
-    message = message if isinstance(message, Mapping) else inside if isinstance(inside, Mapping) else choice
+    inside = fields_in(loaded(choice.get("message"))) or fields_in(choice.get("content"))
+    message = _unwrapped(inside or choice)
     if choice.get("text") is not None and not message.keys() & {"role", "content", "parts"}:
         message = {"content": choice["text"]}  # a completion of a text
     if not message.keys() & {"role", "content", "tool_calls", "parts"}:

@@ -208,7 +208,7 @@ def calls_in(duck: Duck, query: str) -> Calls:
     What Python decides, such as the form of a chat request, is asked only for the texts that need it.
     """
     duck.define("answer_key", lambda answer, context: answer_key(answer, context and request_of(context)), 2)
-    duck.define("kind", _kind_text, 1)
+    duck.define("kind", lambda text: json.dumps(kind_of(chat)) if (chat := request_of(text)) else None, 1)
     duck.run(_KEY)
     duck.run(f"CREATE OR REPLACE TEMP VIEW log AS SELECT * FROM ({query}) WHERE walk IS DISTINCT FROM '{schema.CUT}'")
     names = [name for (name,) in duck.rows("SELECT DISTINCT unnest(json_keys(signals)) FROM log ORDER BY 1")]
@@ -351,8 +351,3 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
     ]
     ids[1] = np.where(ids[1] == "", heads["name"], ids[1])
     return Episodes._make([dataset, heads["name"], group, segment, *ids, forms, features])
-
-
-def _kind_text(context: str) -> str | None:
-    request = request_of(context)
-    return None if request is None else json.dumps(kind_of(request))

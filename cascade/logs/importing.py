@@ -147,14 +147,13 @@ def _define(duck: Duck) -> None:
 
     duck.define("chat", chats.chat_columns, 11)
     duck.define("message_in", chats.message_in, 1)
-    duck.define("chat_gold", _chat_gold, 3)
+
+    def golds(gold: str | None, tools: str | None, kind: str | None) -> str | None:
+        answers = chats.gold_in(gold, tools=bool(chats.loaded(tools)), kind=kind)
+        return json.dumps(answers, ensure_ascii=False) if answers else None
+
+    duck.define("chat_gold", golds, 3)
     duck.define("price", price, 5, "BIGINT")
-
-
-def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | None:
-    """Return the accepted answers of a chat request as JSON; null if they are unknown."""
-    answers = chats.gold_in(gold, tools=bool(chats.loaded(tools)), kind=kind)
-    return json.dumps(answers, ensure_ascii=False) if answers else None
 
 
 def _recognised(tables: Tables, options: ImportOptions) -> str:
@@ -190,8 +189,8 @@ def _left_out(tables: Tables, source: Source, kind: str) -> Source:
     return source._replace(relation=f"SELECT * FROM ({source.relation}) WHERE false", names=())
 
 
-_OF_PAGE = frozenset({"data", "meta", "object", "has_more", "total", "page", "page_size", "total_pages"})
-"""The fields of an API's page: Langfuse's, LiteLLM's, OpenAI's."""
+_OF_PAGE = frozenset({"data", "meta", "object", "has_more", "total", "page", "page_size", "total_pages", "next_cursor"})
+"""The fields of an API's page: Langfuse's, LiteLLM's, OpenAI's, Phoenix's."""
 
 
 def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell | None) -> Callable[[Path], int]:
@@ -219,7 +218,10 @@ def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell |
     paths |= {name: [path, *([f"scores.{path}"] if chosen.prepare else [])] for name, path in mapped.columns.items()}
     if chosen.name == "table":
         chosen = _of_table(tables, chosen, paths, names)
-        lines = _notes_of_table(paths, names)
+        used = {name for found in paths.values() for path in found for name in (path, path.split(".")[0])}
+        ignored = [name for name in names if name not in used]
+        lines = [f"read: {', '.join(f'{path[0]} as {name}' for name, path in paths.items())}"]
+        lines += [f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else []
         if tell is not None:
             tell(lines)
         for line in lines[1:] if tell is None else ():
@@ -352,13 +354,6 @@ def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _notes_of_table(paths: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
-    used = {name for alternatives in paths.values() for path in alternatives for name in (path, path.split(".")[0])}
-    ignored = [name for name in names if name not in used]
-    lines = [f"read: {', '.join(f'{path[0]} as {name}' for name, path in paths.items())}"]
-    return lines + ([f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else [])
-
-
 def _flat(names: Sequence[str], mapped: Mapped, chosen: Preset) -> Layout | None:
     """Return how a flat table is read; None for another kind of log."""
     if not chosen.models:
@@ -384,7 +379,7 @@ def _import_flat(
             f"question: add {' '.join(missing(list(flat.ignored), present))}"
         )
     fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
-    form = replace(preset("table"), drop=_sums([*flat.question, *fields]), steps="models", runs=True, flat=True)
+    form = replace(preset("table"), drop=_sums(flat, fields), steps="models", runs=True, flat=True)
     chosen = replace(form, sql=chosen.sql, chats=chosen.chats)
     read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
     by_hand = {column: field for column, field in mapped.columns.items() if column in flat.question}
@@ -406,10 +401,15 @@ def _import_flat(
     return partial(write_rows, tables, options, placed=False, sort=by_step != listed)
 
 
-def _sums(columns: Iterable[str]) -> Mapping[str, str]:
-    """Return a flat table's rows that are no question's, such as the sums below it, as a preset's `drop`."""
-    said = [name for name in columns if name == "question" or name.endswith((" answer", " correct"))]
-    return {"a row without a question, an answer or a truth": f"coalesce({', '.join(map(name_literal, said))}) IS NULL"}
+def _sums(flat: Layout, fields: Iterable[str]) -> Mapping[str, str]:
+    """Return a flat table's rows that say nothing of a model, or of no question, such as its sums, as a `drop`."""
+    ends = {
+        end: ", ".join(name_literal(name) for name in fields if name.endswith(end)) for end in ("answer", "correct")
+    }
+    silent = {end: f"coalesce({names}) IS NULL" for end, names in ends.items() if names}
+    if "question" in flat.question and "answer" in silent:
+        silent["correct"] = f"({silent.get('correct', 'true')} OR question IS NULL)"
+    return {"a row without a question, an answer or a truth": " AND ".join(silent.values())}
 
 
 def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:

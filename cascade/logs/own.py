@@ -173,8 +173,7 @@ def _note_unknown(source: Source, dropped: Dropped) -> None:
     """Count each unknown column once: it belongs to the file, not to each row. Random keys do not fill the memory."""
     unknown = [name for name in source.names if name not in KINDS]
     for name in unknown[:_UNKNOWN_AT_MOST]:
-        reason = f"an unknown column {name[:80]!r}, left out{hint_at(name[:80], COLUMNS)}"
-        dropped.note(reason, source.path.name)
+        dropped.note(f"an unknown column {name[:80]!r}, left out{hint_at(name[:80], COLUMNS)}", source.path.name)
     if unknown[_UNKNOWN_AT_MOST:]:
         dropped.note("more unknown columns, left out", source.path.name, len(unknown) - _UNKNOWN_AT_MOST)
 

@@ -187,13 +187,10 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
             if failed:
                 row["signals"]["replay"][FAILED] = failed
             yield row
-    yield from (head | _cut_columns(call) for call in answer.loose_calls if call.is_cut)
-
-
-def _cut_columns(call: Call) -> dict[str, Any]:
-    """Return the columns of a call that was cut off; its cost is unknown."""
-    nothing = Completion("", "cancelled", Usage(None, None))
-    return _call_columns(_unfinished(call), call, nothing) | {"walk": CUT, "text": None, "latency_ms": None}
+    nothing, cut = Completion("", "cancelled", Usage(None, None)), {"walk": CUT, "text": None, "latency_ms": None}
+    yield from (
+        head | _call_columns(_unfinished(call), call, nothing) | cut for call in answer.loose_calls if call.is_cut
+    )
 
 
 def _head(question: Question) -> dict[str, Any]:

@@ -332,11 +332,13 @@ def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
     relation = source.relation
     for name in chain:
         items = f"json_extract(line, {text_literal(pointer([name]))})"
+        # duckdb computes what stands beside unnest for each item: so the record without them is made below it
         relation = (
             f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around FROM (SELECT "
-            f"row, CASE WHEN json_type({items}) = 'ARRAY' THEN json_merge_patch(line, "
-            f"{text_literal(json.dumps({name: None}))})::VARCHAR END AS around, unnest(CASE WHEN json_type({items}) = "
-            f"'ARRAY' THEN json_extract({items}, '$[*]') ELSE [line::JSON] END) AS item FROM ({relation}))"
+            f"row, around, unnest(items) AS item FROM (SELECT row, CASE json_type({items}) WHEN 'ARRAY' THEN "
+            f"json_merge_patch(line, {text_literal(json.dumps({name: None}))})::VARCHAR END AS around, CASE "
+            f"json_type({items}) WHEN 'ARRAY' THEN json_extract({items}, '$[*]') WHEN 'OBJECT' THEN [{items}] "
+            f"ELSE [line::JSON] END AS items FROM ({relation})))"
         )
     return source._replace(relation=relation, names=_keys(duck, f"SELECT row, line FROM ({relation} LIMIT {_SAMPLE})"))
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from cascade.chat import objects_in
 from cascade.logs.chats import as_mapping, loaded
 
 _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
@@ -96,18 +97,19 @@ def prepared_span(line: str | None, _around: str | None) -> str | None:
             flat |= {key: value for key, value in nested(fields).items() if key not in flat}
     own = {name: value for name, value in span.items() if name not in {"attributes", "events"}}
     options = {name.removeprefix(_SENT): value for name, value in flat.items() if name.startswith(_SENT)}
-    settings = _numbers({**options, "stop": options.get("stop_sequences")})
     of_events = {"request": request or None, "choices": choices or None, "scores": scores}
-    return json.dumps({**own, **flat, **of_events, "settings": settings})
+    of_events["settings"] = _numbers({**options, "stop": options.get("stop_sequences")})
+    return json.dumps({**own, **flat, **of_events})
 
 
 def prepared_observation(line: str | None, around: str | None) -> str | None:
-    """Return one of Langfuse's observations with snake case names, its scores by name, and the trace around it."""
-    record, trace = _snake(as_mapping(line)), _snake(as_mapping(around))
+    """Return one of Langfuse's observations with its settings and scores by name, and the trace around it."""
+    record, trace = as_mapping(line), as_mapping(around)
     if not record:
         return None
     scores = {**_scores(trace.get("scores"), record.get("id")), **_scores(record.get("scores"), record.get("id"))}
-    settings = _numbers(_snake(as_mapping(record.get("model_parameters"))))
+    options = as_mapping(record.get("modelParameters", record.get("model_parameters"))).items()
+    settings = _numbers({_CAPITAL.sub(r"_\1", name).lower(): value for name, value in options})
     sent = {name: value for name, value in settings.items() if value != _UNSENT.get(name)}
     return json.dumps({**record, "settings": sent, "scores": scores, "around": trace})
 
@@ -131,20 +133,14 @@ def _number(value: Any) -> Any:
     return int(number) if number.is_integer() else number if math.isfinite(number) else None
 
 
-def _snake(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object with its names in the spelling of the exports to a bucket.
-
-    >>> _snake({"parentObservationId": 1, "trace_id": 2})
-    {'parent_observation_id': 1, 'trace_id': 2}
-    """
-    return {_CAPITAL.sub(lambda match: f"_{match[1]}", name).lower(): value for name, value in fields.items()}
-
-
 def _scores(raw: Any, observation: Any) -> dict[str, Any]:
     """Return the scores of a trace and of this observation, by name."""
     decoded = loaded(raw)
     if isinstance(decoded, Mapping):
         return dict(decoded)
-    scores = [_snake(score) for score in decoded if isinstance(score, Mapping)] if isinstance(decoded, list) else []
-    mine = [score for score in scores if score.get("name") and score.get("observation_id") in {None, observation}]
-    return {str(score["name"]): score.get("string_value") or score.get("value") for score in mine}
+    scores = [score for score in objects_in(decoded) if score.get("name")]
+    mine = [score for score in scores if score.get("observationId", score.get("observation_id")) in {None, observation}]
+    return {
+        str(score["name"]): score.get("stringValue") or score.get("string_value") or score.get("value")
+        for score in mine
+    }

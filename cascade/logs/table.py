@@ -37,19 +37,10 @@ _USUAL = {
     "model": ("llm", "model_name", "engine", "deployment", "model_id"),
     "answer": ("final_answer", "response", "output", "completion", "reply", "prediction", "generation"),
     "correct": ("is_correct", "right", "ok", "passed"),
-    "cost_usd": ("cost", "price", "usd", "spend", "total_cost"),
+    "cost_usd": ("cost", "price", "usd", "spend", "total_cost", "estimated_cost"),
     "gold": ("expected", "reference", "target", "answer_key", "ground_truth", "correct_answer", "label"),
 }
 """Names that are suggested in a line to paste. None of them is read without it."""
-
-_RESULTS = {
-    "promptIdx": "--map question=prompt.raw --map model=provider.id --map answer=response.output --map "
-    "correct=success --map cost_usd=cost",
-    "evalId": "promptfoo's are at results.results: write them as lines (jq -c '.results.results[]')",
-    "testCases": "DeepEval's are at testCases: make a file of each model (jq -c '.testCases[]') and add --map "
-    "question=input --map answer=actualOutput --map correct=success",
-}
-"""How results of promptfoo and DeepEval are read, by a field that they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +135,7 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     lacking = [name for name, others in needed.items() if not columns.keys() & {name, *others}]
     if not lacking:
         return []
-    results = [line for field, line in _RESULTS.items() if field in names]
-    if results:
-        return results[:1]
-    useful = [*lacking, *(name for name in ("correct", "cost_usd") if name not in columns)]
+    useful = [*lacking, *(name for name in ("gold", "correct", "cost_usd") if name not in columns)]
     lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
     lines["question"] = (lines.get("question") or "").removesuffix(".messages") or None  # a whole request has its tools
     return [_to_paste(name, path or "FIELD") for name, path in lines.items() if path or name in lacking]
@@ -158,7 +146,7 @@ def _to_paste(column: str, field: str) -> str:
 
 
 def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
-    ends = [name.rpartition(".")[2].casefold() for name in names]
+    ends = ["" if "token" in name.casefold() else name.rpartition(".")[2].casefold() for name in names]
     last = {
         end: name
         for end, name in zip(ends, names, strict=True)

@@ -185,9 +185,6 @@ def test_a_comma_is_decimal_among_semicolons_and_may_be_one_elsewhere(tmp_path, 
         ("t.txt", "question,a_answer\nq,x\n", "csv"),
         ("t.csv.zst", b"\x28\xb5\x2f\xfd", "packed"),
         ("t.xlsx", b"PK\x03\x04", "CSV"),
-        ("t.jsonl", '{"promptIdx": 0, "provider": {"id": "a"}, "prompt": {"raw": "q"}}\n', "provider.id"),
-        ("t.json", '{"evalId": "e", "results": {"results": []}}', "results.results"),
-        ("t.json", '{"testCases": [], "metricsScores": []}', "actualOutput"),
     ],
 )
 def test_a_file_that_is_not_read_is_refused_with_what_to_do(tmp_path, name, data, what):
@@ -396,7 +393,7 @@ def test_a_model_without_values_was_not_asked_unless_a_later_one_was(tmp_path):
 
 def test_sums_below_a_table_are_no_question_and_no_cost(tmp_path):
     head = "id,question,a_answer,a_cost_usd,b_correct"
-    path = table(tmp_path / "t.csv", "i,q,x,1,", "j,,,1,no", "Sum,,,2,", head=head)
+    path = table(tmp_path / "t.csv", "i,q,x,1,", "j,,,1,no", "Sum,,,2,", ",Sum,,2,", head=head)
     assert {row["episode_id"] for row in rows_of(path)} == {"i", "j"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from itertools import product
 from typing import Any
@@ -327,43 +328,24 @@ def test_a_short_request_whose_options_are_on_record_is_kept_with_them(tmp_path,
     chat = chat_of(row) if row["context"] else None
     assert (chat.options if chat else {}) == {name: value for name, value in options.items() if name != "stream"}
     assert (row["question"], row["answer"]) == ("Which river?", "The Danube.")
+    apart = lines(tmp_path / "b.jsonl", spend(1, session_id="a"), spend(2, session_id="b", model="gpt-4o"))
+    assert len({row["episode_id"] for row in rows_of(apart, models=[spend()["model"], "gpt-4o"])}) == 1
 
 
 SENT = {"temperature": 0.2, "max_tokens": 100, "stop": ["END"], "parallel_tool_calls": False}
+UNSENT = {"temperature": 1, "max_tokens": "Infinity", "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
+CAMEL = {"temperature": "0.2", "maxTokens": "100", "stop": ["END"], "parallelToolCalls": False}
+OTEL = {"temperature": 0.2, "max_tokens": 100, "stop_sequences": ["END"], "seed": 7}
 
 
 @pytest.mark.parametrize(
     ("record", "options"),
     [
         (observed(modelParameters=SENT), SENT),
+        (observed(modelParameters=json.dumps(CAMEL)), SENT),
+        (observed(modelParameters=UNSENT), {}),  # what its wrapper of OpenAI's client writes where nothing was sent
         (
-            observed(
-                modelParameters=json.dumps(
-                    {"temperature": "0.2", "maxTokens": "100", "stop": ["END"], "parallelToolCalls": False}
-                )
-            ),
-            SENT,
-        ),
-        (
-            observed(
-                modelParameters={
-                    "temperature": 1, "max_tokens": "Infinity", "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0
-                }
-            ),
-            {},
-        ),  # what its wrapper of OpenAI's client writes where nothing was sent
-        (
-            export(
-                span(
-                    1,
-                    {
-                        "gen_ai.request.temperature": 0.2,
-                        "gen_ai.request.max_tokens": 100,
-                        "gen_ai.request.stop_sequences": ["END"],
-                        "gen_ai.request.seed": 7,
-                    },
-                )
-            ),
+            export(span(1, {f"gen_ai.request.{name}": value for name, value in OTEL.items()})),
             {"temperature": 0.2, "max_tokens": 100, "stop": ["END"]},
         ),
         (export(span(1, {"llm.invocation_parameters": json.dumps({"model": "small", **SENT})})), SENT),
@@ -436,19 +418,40 @@ def result(custom_id: str, model: str, city: str = "Graz") -> dict[str, Any]:
     return {"id": "r", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
-def test_a_batch_of_responses_is_read_as_one_of_completions(tmp_path):
-    usage = {"input_tokens": 22, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 2}
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Danube"}]}
-    files = [lines(tmp_path / "requests.jsonl", request("a", body={"model": MINI, "input": "Which river?"}))]
-    for model in (MINI, "gpt-4o"):
-        body = {"object": "response", "created_at": 1795255200, "model": model, "output": [said], "usage": usage}
-        answered = {"custom_id": "a", "response": {"status_code": 200, "body": body}, "error": None}
-        files.append(lines(tmp_path / f"{model}.jsonl", answered))
-    first, second = rows_of(*files)
-    assert (first["question"], first["answer"], second["model"]) == ("Which river?", "Danube", "gpt-4o")
-    assert picked([first], "input_tokens", "cached_input_tokens", "output_tokens") == [(22, 4, 2)]
-    assert first["cost_nano_usd"] == PRICED.cost_nano_usd(Usage(22, 2, 4))
-    assert first["created_at"] == "2026-11-21T10:00:00.000+00:00"
+GOLDEN = {
+    "openai": """{"custom_id": "a", "body": {"input": "Which river?"}}
+    {"custom_id": "a", "response": {"body": {"model": "m", "output": [{"role": "assistant", "content": "Danube"}],
+    "usage": {"input_tokens": 30, "input_tokens_details": {"cached_tokens": 10}, "output_tokens": 12}}}}""",
+    "anthropic": """{"custom_id": "a", "params": {"messages": [{"role": "user", "content": "Which river?"}]}}
+    {"custom_id": "a", "result": {"message": {"model": "m", "content": [{"type": "text", "text": "Danube"}],
+    "usage": {"input_tokens": 20, "cache_read_input_tokens": 10, "output_tokens": 12}}}}""",
+    "gemini": """{"key": "a", "request": {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": "i"}},
+    {"text": "Which river?"}]}], "generationConfig": {"temperature": 0}}}
+    {"key": "a", "response": {"modelVersion": "m", "candidates": [{"content": {"parts": [{"text": "Danube"}]}}],
+    "usageMetadata": {"promptTokenCount": 30, "cachedContentTokenCount": 10, "candidatesTokenCount": 8,
+    "thoughtsTokenCount": 4}}}""",
+    "langsmith": """{"run_type": "llm", "inputs": {"messages": [[{"kwargs": {"type": "human", "content": "Which river?"}}]]},
+    "outputs": {"generations": [[{"text": "Danube", "generation_info": {"finish_reason": "stop"}}]]}, "prompt_tokens": 30,
+    "prompt_token_details": {"cache_read": 10}, "completion_tokens": 12, "extra": {"metadata": {"ls_model_name": "m"}}}""",
+    "bedrock": """{"schemaType": "x", "modelId": "arn:x/m", "input": {"inputTokenCount": 20, "cacheReadInputTokenCount": 10,
+    "inputBodyJson": {"messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": "i"}}},
+    {"text": "Which river?"}]}], "inferenceConfig": {"temperature": 0}}}, "output": {"outputTokenCount": 12,
+    "outputBodyJson": {"output": {"message": {"role": "assistant", "content": [{"text": "Danube"}]}}}}}""",
+}
+
+
+@pytest.mark.parametrize("kind", GOLDEN)
+def test_a_record_of_each_kind_is_read_with_its_image_and_settings(tmp_path, kind):
+    (row,) = rows_of(
+        lines(
+            tmp_path / "log.jsonl",
+            *[" ".join(text.split("\n")) for text in re.split(r"\n +(?=.\"(?:custom_id|key)\")", GOLDEN[kind])],
+        )
+    )
+    counts = ("input_tokens", "cached_input_tokens", "output_tokens")
+    assert picked([row], "question", "answer", "model", *counts) == [("Which river?", "Danube", "m", 30, 10, 12)]
+    sent = [text in str(row["context"]) for text in ("data:image/png;base64,i", '"temperature":0')]
+    assert sent == ["image" in GOLDEN[kind]] * 2
 
 
 def test_the_files_of_a_batch_are_joined(tmp_path):
