@@ -246,7 +246,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     role, content, calls = _ROLES.get(role, role), message.get("content"), loaded(message.get("tool_calls"))
     listed = message.get("parts", message.get("contents", content if role == "user" else loaded(content)))
     raw = objects_in(listed)
-    blocks, untyped = [*map(_block, raw)], any("type" not in block for block in raw)
+    blocks, untyped = [*map(_block, raw)], not isinstance(content, str) and any("type" not in block for block in raw)
     fields = {name: message[name] for name in ("name", "refusal", "tool_call_id") if name in message}
     if "parts" in message or untyped or any(block.get("type") in _CALLS + _RESULTS for block in blocks):
         for block in blocks if role else ():

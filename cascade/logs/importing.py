@@ -379,7 +379,7 @@ def _import_flat(
             f"question: add {' '.join(missing(list(flat.ignored), present))}"
         )
     fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
-    form = replace(preset("table"), drop=_sums(flat, fields), steps="models", runs=True, flat=True)
+    form = replace(preset("table"), drop=_sums(fields), steps="models", runs=True, flat=True)
     chosen = replace(form, sql=chosen.sql, chats=chosen.chats)
     read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
     by_hand = {column: field for column, field in mapped.columns.items() if column in flat.question}
@@ -401,15 +401,10 @@ def _import_flat(
     return partial(write_rows, tables, options, placed=False, sort=by_step != listed)
 
 
-def _sums(flat: Layout, fields: Iterable[str]) -> Mapping[str, str]:
-    """Return a flat table's rows that say nothing of a model, or of no question, such as its sums, as a `drop`."""
-    ends = {
-        end: ", ".join(name_literal(name) for name in fields if name.endswith(end)) for end in ("answer", "correct")
-    }
-    silent = {end: f"coalesce({names}) IS NULL" for end, names in ends.items() if names}
-    if "question" in flat.question and "answer" in silent:
-        silent["correct"] = f"({silent.get('correct', 'true')} OR question IS NULL)"
-    return {"a row without a question, an answer or a truth": " AND ".join(silent.values())}
+def _sums(columns: Iterable[str]) -> Mapping[str, str]:
+    """Return a flat table's rows that say nothing of a model, such as the sums below it, as a preset's `drop`."""
+    names = [name_literal(name) for name in columns if name.endswith((" answer", " correct"))]
+    return {"a row without an answer or a truth": f"coalesce({', '.join(names)}) IS NULL"}
 
 
 def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:
