@@ -77,7 +77,7 @@ def prove(
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
 ) -> StudyResult:
-    """Estimate what a cascade would save on a log, at which promise, how sure that is, and what to do next.
+    """Estimate what a cascade would save on a log under a promise, how sure that is, and what to do next.
 
     `cascade fit` is repeated on random splits, and played on the requests left out. No key is needed.
 

@@ -42,7 +42,7 @@ def prove(
     reviews: opt.Reviews = None,
     label_rate: opt.LabelRate = None,
 ) -> None:
-    """Estimate what a cascade would save on a log, at which promise, how sure that is, and what to do next.
+    """Estimate what a cascade would save on a log under a promise, how sure that is, and what to do next.
 
     cascade fit is repeated on random splits, and played on the requests left out. No model is asked.
 

@@ -129,7 +129,7 @@ class Canaries(Strict):
         return float(np.sqrt(np.var([each.recorded for each in self.canaries], axis=1, ddof=1).mean()).round(9))
 
     def judged(self, p_yes: Iterable[float | None], at: datetime, cost_nano_usd: int | None) -> CanaryRun:
-        """Return the outcome of a run; None is no verdict. Verdicts on less than half, or `LEAST`, decide nothing."""
+        """Return the outcome of a run; None is no verdict. Verdicts on fewer than half, or `LEAST`, do not decide."""
         run = np.array([np.nan if p is None else p for p in p_yes])
         known, p = int(np.count_nonzero(~np.isnan(run))), None
         if known >= max(LEAST, run.size / 2):

@@ -34,7 +34,7 @@ from cascade.table import Bools, Floats, Ints, Log, Node
 
 State: TypeAlias = tuple[int, ...]
 ALL_STATES, MOST_NODES = 6, 12
-"""The most nodes of which every set is a state (beyond, a node is followed by the next or the last), and the most."""
+"""Up to the first number of nodes every set is a state, beyond it those of `further`; the second is the most nodes."""
 FEATURES = 8
 """The most features of a state if a score is `named`: 3 to 8 cost the same, 20 cost 3 % more with 400 requests.
 Otherwise there are `MOST`."""
@@ -149,7 +149,7 @@ class Learned(Policy):
     Attributes:
         rules: one for each state.
         right: float64 (T,), how often each node was right in training, 1 for the last. Of the answers bought, the one
-            of the highest node by this is served, and among equals the newest.
+            whose node has the highest value is served, and among equals the newest.
         nodes: the nodes of the plan that it may buy; None: all.
     """
 

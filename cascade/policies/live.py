@@ -1,10 +1,10 @@
-"""A policy at a certified threshold, as the engine asks it: the request in progress is a log of one row.
+"""A policy at a certified threshold, as the engine calls it: the request in progress is a log of one row.
 
-The row has the columns that a log of the same walk has, so the same code decides on both, to the last bit. What the
-engine ranks answers by, confidences, is set so that it serves the answer that the policy serves.
+The row has the columns that a log of the same walk has, so the same code decides on both, to the last bit. The
+confidences, by which the engine ranks answers, are set so that it serves the answer that the policy serves.
 
-It cannot say that an answer is served which an earlier purchase brought, another one has replaced since, and the newest
-purchase does not repeat.
+One case cannot be expressed: to serve an answer of an earlier purchase that another answer has since replaced, and that
+the newest purchase does not repeat.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from cascade.policies.directory import PolicyDirectory
 
 STRICTEST = -np.inf
-"""Go on to the end: how a request is served that no certificate covers."""
+"""The threshold of requests that no certificate covers: go on to the end."""
 _BEFORE = Observation(Question("?"), (Step(0, (), {}),), last=False)
-"""A request for which nothing was bought yet."""
+"""A request for which nothing has been bought yet."""
 
 
 def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset[str] | None = None) -> Log:
-    """Return the log of one row that a request in progress is: what `rows.reads_of` gives for the steps so far.
+    """Return a request in progress as a log of one row: what `rows.reads_of` gives for the steps so far.
 
     Args:
         observation: the question and its steps; step k buys the nodes of the k-th step among `nodes`.
         nodes: the nodes that the policy buys.
-        columns: the signals that the row has at most, and `REQUEST` if id and features; None: all.
+        columns: the only signals that the row may have, with `REQUEST` for id and features; None: all.
     """
     question, width = observation.question, len(nodes)
     answer, cost, bought = [-1] * width, [0] * width, [False] * width
@@ -99,7 +99,7 @@ def _request_of(question: Question) -> tuple[str, dict[str, Floats]]:
 
 
 class StepNodes(NamedTuple):
-    """What a step buys: the numbers of its nodes, and whose answer each holds; any model's where it is one node."""
+    """What a step buys: the numbers of its nodes, and the source of each one's answer; any model for a single node."""
 
     nodes: tuple[int, ...]
     sources: tuple[str, ...]
@@ -136,20 +136,20 @@ def in_places(candidates: Sequence[Candidate], sources: Sequence[str]) -> Sequen
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A policy at certified thresholds, with what the engine asks it at every step.
+    """A policy at certified thresholds, with what the engine calls at every step.
 
     Attributes:
         rule: the policy.
         plan: the nodes of the whole plan.
         kappa: the threshold of requests without a segment.
-        kappas: that of each segment; empty: all at `kappa`.
+        kappas: the threshold of each segment; if empty, all are at `kappa`.
         hidden: the signals, and "cost", that its certificates were made without (`Log.hidden`).
         single: whether only the answer served is kept, so that the last model’s can be shown as it is written. For
             a promise about the set of answers, and where an earlier answer may be served, every one is.
         by_call: whether it buys the nodes in an order of its own.
         nodes: the nodes that it buys.
-        reads: the signals that it cannot do without.
-        columns: those that it may read (`Policy.columns`).
+        reads: the signals that it requires.
+        columns: the signals that it may read (`Policy.columns`).
 
     Raises:
         UsageError: the engine cannot serve it.
@@ -167,7 +167,7 @@ class Live:
     columns: frozenset[str] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Score a request that has bought nothing, to learn what kind of policy it is."""
+        """Score a request that has bought nothing, to find out what kind of policy it is."""
         rule = self.rule
         nodes = self.plan if rule.nodes is None else tuple([self.plan[at] for at in rule.nodes])
         with code_of(rule):
@@ -196,7 +196,7 @@ class Live:
 
     @property
     def selection(self) -> Selection | None:
-        """The steps that it takes; None: all of them."""
+        """The steps that it takes; None if it takes all."""
         if isinstance(self.rule, Alone):
             return Selection(reference=True)
         if self.by_call:
@@ -204,7 +204,7 @@ class Live:
         return None if self.rule.nodes is None else Selection(tuple([node.step + 1 for node in self.nodes]))
 
     def for_segment(self, segment: str | None) -> Live:
-        """Return it as it serves a segment: to the end where no certificate covers that."""
+        """Return the policy as it serves a segment, which goes on to the end if no certificate covers the segment."""
         kappa = self.kappas.get(segment or "", STRICTEST) if self.kappas else self.kappa
         return self if kappa == self.kappa else replace(self, kappa=kappa)
 
@@ -222,7 +222,7 @@ class Live:
         return scored._replace(candidates=scores)
 
     def _after_node(self, rule: NodePolicy, observation: Observation) -> StepScores:
-        """Score the newest step by what its last node brought: what `_after_row` gives, in a tenth of the time."""
+        """Score the newest step from its last node only, as `_after_row` would, in a tenth of the time."""
         step, signals = observation.steps[-1], dict[str, float]()
         nodes, sources = layout_of(self.nodes)[step.number - 1]
         for name in self.columns or ():
@@ -240,7 +240,7 @@ class Live:
         return StepScores((ALWAYS,) * len(step.candidates), float(doubt), ranks, sure=pair)
 
     def _after_row(self, observation: Observation) -> StepScores:
-        """Score the newest step by the log of one row that the request is."""
+        """Score the newest step from the request as a log of one row."""
         step = observation.steps[-1]
         log = row_of(observation, self.nodes, self.columns)
         read = as_read(replace(log, hidden=self.hidden)) if self.hidden else log
@@ -281,17 +281,17 @@ class Live:
         return tuple([(last + 1) / len(self.nodes) if column in served else None for column in columns_of])
 
 
-# --- whether a policy of one's own scores a request in progress as it scores the log ---
+# --- whether a user's own policy scores a request in progress as it scores the log ---
 
 _ROWS = 30
-"""How many requests are scored alone."""
+"""The number of requests that are scored alone."""
 
 
 def refuse_unlike_live(rule: Policy, log: Log, seed: int) -> None:
-    """Raise UsageError if a policy of one's own scores requests of a log otherwise than it would live.
+    """Raise UsageError if a user's own policy scores requests of a log differently than it would live.
 
-    Some, drawn by the seed, are scored alone and up to each node: what reads other requests or later nodes, or draws
-    anew, differs. Doubts may differ by a step of the grid, since sums of many rows may be rounded otherwise.
+    Some requests, drawn by the seed, are scored alone and up to each node: a policy that reads other requests or later
+    nodes, or draws at random, differs. Doubts may differ by a step of the grid, since rounding may differ in long sums.
     """
     if not of_ones_own(rule):
         return
@@ -324,7 +324,7 @@ def _difference(scores: Scores, alone: Scores, row: int, last: int, first: int) 
 
     `first` is the first node of the same step.
     """
-    ends = scores.order is not None and scores.doubt[row, last] == -np.inf  # what is behind it is no matter
+    ends = scores.order is not None and scores.doubt[row, last] == -np.inf  # what follows does not matter
     columns = {"keep": slice(first, last + 1), "order": slice(last + 2 - ends)}
     for name, of_log, of_request in zip(Scores._fields, scores, alone, strict=True):
         at = columns.get(name, slice(last, last + 1))
@@ -338,7 +338,7 @@ def _difference(scores: Scores, alone: Scores, row: int, last: int, first: int) 
 
 
 def _up_to(log: Log, row: int, nodes: Ints, columns: frozenset[str] | None) -> Log:
-    """Return the log of one row that a recorded request was when it had bought these nodes: what `row_of` gives."""
+    """Return a recorded request as `row_of` gave it when it had bought these nodes: a log of one row."""
     shape, bought = (1, log.width), np.isin(np.arange(log.width), nodes) & log.bought[row]
 
     def at(values: NDArray[Any], lacking: float) -> NDArray[Any]:

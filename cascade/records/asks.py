@@ -25,7 +25,7 @@ class Trace:
     """The record of one question.
 
     `horizon` is T. `prices`, by model, are needed for a walk that ends in the middle of a step. `walk` is its name, if
-    it is not the configured strategy's own. `key` names the server's key, which is the user if the request names none.
+    it is not the configured strategy's own. `key` names the server's key, recorded as user if the request has none.
     """
 
     writer: TraceWriter

@@ -1,6 +1,6 @@
 """Why a cascade saves on a log or not: how often answers agree, how good the doubt is, how many requests a proof takes.
 
-All figures are of the whole log, without splits; nothing here is proven.
+All figures are computed on the whole log, without splits; nothing here is proven.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def needed(log: Log, promise: Promise) -> tuple[int | None, int | None]:
     """Return about how many requests prove something cheaper than the reference, and half of the possible saving.
 
     A number is enough if the rate of losses at a point of the log's own path, taken as true, passes the test with that
-    many requests. None if no point within the risk is cheaper, no request has all its costs, or a million do not do.
+    many requests. None if no point within the risk is cheaper, no request has all its costs, or a million are too few.
     """
     policy = named_policy(log) or Depth()
     priced = log.take(log.priced)

@@ -1,7 +1,7 @@
 """Recompute the proof of a policy directory from a log, without trusting the directory's files.
 
 The requests that certified show whether the same data give the same thresholds. Requests whose groups neither made nor
-certified the policy test the promise: it is refuted if it gives so many losses a probability of at most 5 %.
+certified the policy test the promise: it is refuted if so many losses have a probability of at most 5 % under it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
 
 
 def same_cascade(certified: MadeFor, logged: MadeFor, configured: MadeFor | None) -> Check:
-    """Check that a log and the configuration are of the cascade that a certificate was made for."""
+    """Check that a log and the configuration belong to the cascade that a certificate was made for."""
     changed = [f"in the log, {text}" for text in differences(certified, logged)]
     if configured is not None:
         now = differences(certified, configured) or differences(logged, configured, "the log")
