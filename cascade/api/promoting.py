@@ -139,8 +139,8 @@ def _sentences(cascade: str, promoted: bool, page: Mapping[str, Any]) -> Iterato
             f"{page['requests']} requests have no outcome and count as losses."
         )
     yield (
-        f"level: this look may spend {page['level']:.3g} of the {1 - page['confidence']:.3g} of all looks; "
-        f"spent by now {page['spent']:.3g}."
+        f"level: this look may spend {page['level']:.3g} of the {1 - page['confidence']:.3g} for all looks; "
+        f"spent so far: {page['spent']:.3g}."
     )
     if "losses" in page:
         yield (
@@ -151,7 +151,7 @@ def _sentences(cascade: str, promoted: bool, page: Mapping[str, Any]) -> Iterato
         )
     if "saving_usd" in page:
         yield (
-            f"saving: {page['saving_usd']:.3g} USD a request on these conversations, of which cheaper models answer "
+            f"saving: {page['saving_usd']:.3g} USD per request on these conversations, of which cheaper models answer "
             f"{page['served_by_cheaper']:.0%}, with {page['audit']:.0%} of the "
             f"requests audited; the guide alone costs {page['guide_usd']:.3g} USD."
         )

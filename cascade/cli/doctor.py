@@ -168,7 +168,7 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
             thousand = dollars(usd_or_none(price.cost_nano_usd(Usage(1_000, 1_000))))
             yield Finding(f"price of {name}", "ok", f"1,000 tokens in and out: {thousand} ({price.source})")
         if entry.model.endswith(MOVES):
-            says = f"{entry.model}: the vendor may give this name to another model; a certificate needs one that stays"
+            says = f"{entry.model}: the vendor may give this name to another model; a certificate needs a stable one"
             yield Finding(f"name of {name}", "note", says)
         for at, site in entry.sites.items():
             if missing := _missing_key(config, site, kind):

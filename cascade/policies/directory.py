@@ -3,8 +3,8 @@
 It has three files. `policy.json` has the kind of the policy, its settings, and the nodes of its plan by name;
 `model.safetensors` its arrays, if it has any; `certificate.json` the promise, the certificates by name, and which
 requests fitted, chose and certified, as hashes. Each JSON file has the SHA-256 of the rest of it, `policy.json` also
-that of the arrays, and every certificate that of `policy.json`. So a file that was changed, or belongs to another policy,
-is refused. Beside them `audits-ID.txt` has what audits of a certificate found, and `withdrawn-NAME.txt` says why one is
+that of the arrays, and every certificate that of `policy.json`. So a changed file, or a file from another policy, is
+refused. Beside them `audits-ID.txt` has what audits of a certificate found, and `withdrawn-NAME.txt` says why one is
 withdrawn, by audits or by canaries.
 
 Nothing in a directory is ever run: a kind is a name in `ROOMS`, never an import path, and the numbers are plain arrays.

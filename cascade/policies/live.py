@@ -312,7 +312,7 @@ def refuse_unlike_live(rule: Policy, log: Log, seed: int) -> None:
                 walks(request, alone)
                 if differs := _difference(scores, alone, row, last, int(np.searchsorted(read.steps, read.steps[last]))):
                     raise UsageError(
-                        f"The policy {rule.kind} scores a request otherwise when it is served: after "
+                        f"The policy {rule.kind} scores a request differently when it is served: after "
                         f"{read.nodes[nodes[-1]].name} of {log.ids[row]} in {log.name} {differs} for this request "
                         "alone up to this node. Scores may read only their own request up to their node, and draw "
                         "nothing without a seed."

@@ -138,7 +138,7 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> Iterator[str
     share = f"{100 * len(rows) / log.n:.1f} % of the log"
     requests = f"{counted(len(rows), 'question')} ({share}) lie outside the certificate"
     if rows:
-        yield f"{requests}: the guide answers such requests, which costs {cost} for those"
+        yield f"{requests}: the guide answers such requests, at a cost of {cost} for these"
 
 
 def about_columns(policy: Policy, certificates: Mapping[str, Certificate]) -> Iterator[str]:
