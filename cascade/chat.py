@@ -317,13 +317,13 @@ def said_by(message: Mapping[str, Any]) -> str:
 ENDINGS: Mapping[str, str] = {
     word: ours
     for ours, words in {
-        "stop": ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed"),
-        "length": ("length", "max_tokens", "model_length", "max_output_tokens"),
-        "content_filter": ("content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist"),
-        "tool_calls": ("tool_calls", "tool_use"),
-        "function_call": ("function_call",),
+        "stop": "stop eos eos_token end_turn stop_sequence complete completed",
+        "length": "length max_tokens model_length max_output_tokens model_context_window_exceeded pause_turn",
+        "content_filter": "content_filter content_filtered refusal safety recitation blocklist prohibited_content spii",
+        "tool_calls": "tool_calls tool_use",
+        "function_call": "function_call",
     }.items()
-    for word in words
+    for word in words.split()
 }
 """OpenAI's word for why a reply ended, by the words of servers in lower case; no other end is known to be good."""
 

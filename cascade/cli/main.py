@@ -224,12 +224,12 @@ def log_from(level: int, *, timed: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line; print a `CascadeError` as one message, and exit with its code."""
+    """Run the command line; print a `CascadeError`, or what the system refuses, as a message, and exit with a code."""
     try:
         app()
-    except CascadeError as error:
+    except (CascadeError, OSError) as error:
         notes().print(f"error: {error}", style="red")
-        sys.exit(error.exit_code)
+        sys.exit(getattr(error, "exit_code", 1))
     except KeyboardInterrupt:
         _stop()
     except SystemExit as end:  # typer raises this on Ctrl-C without a message

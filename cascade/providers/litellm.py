@@ -167,8 +167,8 @@ class LiteLLM:
         return self.endpoints.get(model) or self.endpoints.get("")
 
     def load(self) -> None:
-        """Import litellm, which takes seconds."""
-        load_litellm()
+        """Import litellm, which takes seconds, and what it imports with its first call; none is made."""
+        load_litellm().completion("openai/-", [{"role": "user", "content": "-"}], mock_response="-")
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. The wait ends on time even if litellm's does not; the call is then cancelled."""

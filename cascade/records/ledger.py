@@ -74,6 +74,7 @@ class SqlLedger:
 
     def __init__(self, url: str, limit_s: float | None = None, owner: str | None = None) -> None:
         self._database, self._owner = Database.shared(url, limit_s), owner or new_id()
+        self.now_s = self._database.now_s
         self.allowed = self.lost_nano_usd = 0
         self._begin()
         after_fork(self._begin)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Iterable, MutableMapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -52,8 +52,8 @@ _GRACE_S = 1.0
 """Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
 _POLL_S = 0.1
 """How often it is seen whether the last request of an edge has ended."""
-_PROBE_S, _PROBES_S = 0.5, 2.0
-"""Seconds that a write may wait for its locks, and `/readyz` for all stores, before a store counts as failing."""
+_PROBES_S = 2.0
+"""Seconds that `/readyz` waits for all stores: one that has not answered by then counts as failing."""
 _TABLES = {
     "traces": ("episodes", "feedback"),
     "modes": ("cascade_modes", "cascade_draws", "cascade_written"),
@@ -176,34 +176,35 @@ class Stores:
 
     async def states(self) -> dict[str, str]:
         """Return "ok" or "failing" for each store and the models. At most one probe of each is under way."""
-        traces = self._runtime.traces
+        traces, limit_s = self._runtime.traces, self._runtime.config.timeouts.per_store_s
         for name, url in self._urls.items():
             if name not in self._probes or self._probes[name].done():
-                self._probes[name] = asyncio.create_task(asyncio.to_thread(_takes_writes, url, _TABLES[name]))
+                self._probes[name] = asyncio.create_task(asyncio.to_thread(_takes_writes, url, _TABLES[name], limit_s))
         if self._probes:
             await asyncio.wait(self._probes.values(), timeout=_PROBES_S)
         works = {name: task.done() and task.result() for name, task in self._probes.items()}
         works |= {name: False for name, link in self._runtime.links.items() if link.rests}
-        if traces is not None and traces.problem is not None:
-            works["traces"] = False
+        works |= {"traces": False} if traces is not None and traces.problem and traces.counts.waiting else {}
         states = {name: "ok" if answers else "failing" for name, answers in works.items()}
         return states | {"models": self._runtime.models_state}
 
 
-def _takes_writes(url: str, tables: Iterable[str]) -> bool:
-    """Return whether a database takes a write now, and gives locks on some tables."""
+def _takes_writes(url: str, tables: Iterable[str], limit_s: float | None) -> bool:
+    """Return whether a database takes a write now, and gives locks on some tables, in the time that a request has."""
     import sqlalchemy as sa
 
     from cascade.records.database import Database, formats, metadata
 
-    try:
-        with closing(Database(url, limit_s=_PROBE_S)) as database, database.transaction() as connection:
-            for table in tables:
-                connection.execute(sa.delete(metadata.tables[table]).where(sa.false()))
-            connection.execute(sa.update(formats).values(version=formats.c.version))
-    except CascadeError:
-        return False
-    return True
+    with (
+        suppress(CascadeError),
+        closing(Database.shared(url, limit_s)) as database,
+        database.transaction() as connection,
+    ):
+        for table in tables:
+            connection.execute(sa.delete(metadata.tables[table]).where(sa.false()))
+        connection.execute(sa.update(formats).values(version=formats.c.version))
+        return True
+    return False
 
 
 class Edge:

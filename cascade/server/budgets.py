@@ -68,7 +68,7 @@ class Budgets:
     async def _reset(self, request: Request) -> Response:
         exchange, spending = request.scope["exchange"], self._spending
         account = (await read_object(request.receive, request.headers, exchange.visit, dict)).get("reset")
-        if not isinstance(account, str) or spending.caps.size(account, datetime.now(UTC).timestamp()) is None:
+        if not isinstance(account, str) or spending.caps.size(account, spending.now_s()) is None:
             raise GatewayError(400, "reset must name an account, as GET /v1/budgets lists them.", param="reset")
         await asyncio.to_thread(spending.ledger.reset, account, exchange.key or "")
         logger.warning("budget: the key %r has set what is spent on %s to 0", exchange.key, account)
@@ -83,10 +83,10 @@ class Budgets:
 
     async def look(self) -> None:
         """Book expired holds, forget past days, and tell of each account that has reached a share of its cap."""
-        spending, alerts, now_s = self._spending, self._alerts, datetime.now(UTC).timestamp()
-        await asyncio.to_thread(spending.ledger.recover, now_s)
-        if self._today != (today := spending.caps.periods(now_s)["day"]):
-            await asyncio.to_thread(spending.prune, now_s)
+        spending, alerts = self._spending, self._alerts
+        await asyncio.to_thread(spending.ledger.recover, datetime.now(UTC).timestamp())
+        if self._today != (today := spending.caps.periods(spending.now_s())["day"]):
+            await asyncio.to_thread(spending.prune)
             self._today = today
         if alerts is None:
             return

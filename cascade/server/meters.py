@@ -474,8 +474,9 @@ class WorkerCounts:
     def write(self, text: str) -> None:
         """Keep what this worker has counted."""
         new = self._file.with_suffix(f".{threading.get_ident()}")
-        new.write_text(total([text], self._before), "utf-8")
-        new.replace(self._file)
+        with suppress(OSError):  # a disk that is full now
+            new.write_text(total([text], self._before), "utf-8")
+            new.replace(self._file)
 
     def total(self, text: str) -> str:
         """Return the counts of all workers; `text` are this one's."""
@@ -485,5 +486,4 @@ class WorkerCounts:
             if not file.suffix:  # else it is being written
                 age_s = datetime.now(UTC).timestamp() - file.stat().st_mtime
                 texts[file.name != PARENT and age_s < _STALE_S].append(file.read_text("utf-8"))
-        up = family("workers", "Processes that serve.", len(texts[True]))
-        return total([up, *texts[True]], texts[False])
+        return total([family("workers", "Processes that serve.", len(texts[True])), *texts[True]], texts[False])

@@ -396,7 +396,7 @@ class Modes:
                 await asyncio.to_thread(self._orchestrator.runtime.reload_policy, folder)
             service = self._orchestrator.runtime.service
             void = [why for _, reasons in (() if service is None else service.holding) for why in reasons]
-        except CascadeError as error:
+        except (CascadeError, OSError) as error:  # as where no folder takes files
             void = [str(error)]
         self._loaded, self._void = certificate.look, void[0] if void else None
         if void:

@@ -128,7 +128,7 @@ class Spending:
             return hold
         if hold.may_fit_later and waits:
             return None
-        raise _over(hold, request, ask[0], self.caps.ends(hold.account), now_s)
+        raise _over(hold, request, ask[0], self.caps.ends(hold.account), self.now_s())
 
     def carve(self, request: Request, key: str | None) -> Hold | None:
         """Hold the highest cost of a call without asking a database; None: only `reserve` can tell."""
@@ -147,7 +147,7 @@ class Spending:
         question, now_s = request.question, datetime.now(UTC).timestamp()
         user = None if question.chat is None else question.chat.user  # request.chat may lack the field
         names = {"all": None, "key": key, "user": user, "segment": question.segment, "model": request.model}
-        return amount, self.caps.of(names, now_s), now_s + self.call_s + _SLACK_S
+        return amount, self.caps.of(names, self.now_s()), now_s + self.call_s + _SLACK_S
 
     def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> int:
         """Book a call, and return its cost; if that is unknown, its bound; if that is unknown too, the full hold.
@@ -181,10 +181,9 @@ class Spending:
         What other processes spent last counts as held for a quarter of a second, as does what they lease.
         Raises StoreError.
         """
-        now_s, caps = datetime.now(UTC).timestamp(), dict[str, int]()
-        for per, names in (("all", (None,)), ("key", self.keys), ("model", self.prices)):
-            for name in names:
-                caps |= self.caps.of({per: name}, now_s)
+        now_s, caps = self.now_s(), dict[str, int]()
+        for per, name in [("all", None), *(("key", key) for key in self.keys), *(("model", at) for at in self.prices)]:
+            caps |= self.caps.of({per: name}, now_s)
         return {name: (cap, self.ledger.account(name)) for name, cap in caps.items()}
 
     def used(self, count: int, *shares: float) -> Mapping[str, tuple[int, Account]]:
@@ -192,18 +191,21 @@ class Spending:
 
         With shares of their caps: only of those that have spent such a share, and were not alerted of it.
         """
-        now_s = datetime.now(UTC).timestamp()
+        now_s = self.now_s()
         meant = [kind for share in shares or (0.0,) for kind in self.caps.accounts(now_s, share)]
         # One with a smaller cap of its own is also among those of the larger one, and may hide no other.
         stands = self.ledger.accounts(meant, count + len(meant))
         return {name: (cap, at) for name, at in stands.items() if (cap := self.caps.size(name, now_s)) is not None}
 
-    def prune(self, now_s: float) -> None:
+    def now_s(self) -> float:
+        """Return the time by the ledger's clock, which tells days apart: those of replicas may differ."""
+        return datetime.now(UTC).timestamp() if self.bookings is None else self.bookings.now_s()
+
+    def prune(self) -> None:
         """Forget the accounts of days and months that ended a day before or earlier, once nothing is held on them."""
-        oldest = self.caps.periods(now_s - _DAY_S)
+        oldest = self.caps.periods(self.now_s() - _DAY_S)
         self.ledger.prune(oldest)
-        if self.stand_in is not None:
-            self.stand_in.prune(oldest)
+        (self.stand_in or MemoryLedger()).prune(oldest)
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""

@@ -202,8 +202,8 @@ def run_python(bench: Bench, code: str, **environment: str) -> subprocess.Comple
 _LOAD_LITELLM = """
 import os
 before = dict(os.environ)
-from cascade.providers.litellm import load_litellm
-load_litellm()
+from cascade.providers.litellm import LiteLLM
+LiteLLM({}).load()
 assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
 """
 

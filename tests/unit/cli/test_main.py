@@ -83,7 +83,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (CascadeError("it went wrong"), 1),
+        *((kind("it went wrong"), 1) for kind in (CascadeError, OSError)),
         (ConfigError(["a: wrong"]), 2),
         (NotCertifiedError("it went wrong"), 3),
         (BudgetExceededError("it went wrong"), 4),

@@ -202,7 +202,7 @@ def model(**settings: Any) -> dict[str, Any]:
         ({"traces": "sqlite:///../x.db"}, "traces.store", "(..)"),
         ({"traces": "postgresql://me:hunter2@host/db"}, "traces.store", "store_env"),
         ({"traces": {"store": "postgresql://me@host/db?password=hunter2"}}, "traces.store", "store_env"),
-        ({"traces": {"store": "sqlite:///x.db", "store_env": "NAME"}}, "traces", "store_env"),
+        *(({room: {"store": "sqlite:///x.db", "store_env": "NAME"}}, room, "store_env") for room in ("traces", "budget")),
         ({"traces": {"content": "some"}}, "traces.content", "not 'some'"),
         ({"traces": {"contnt": "full"}}, "traces.contnt", "did you mean content?"),
         ({"traces": {"password": "hunter2"}}, "traces.password", "environment variable"),

@@ -79,8 +79,7 @@ PAID = {"usage": Usage(10, 2), "billed": "yes"}
         (single(None, finish_reason="tool_calls"), RefusedError, PAID),
         (payload([{"type": "refusal", "refusal": "I cannot help with that."}]), RefusedError, {}),
         # nor an end that is not known to be good
-        *((single(finish_reason=end), BadResponseError, {}) for end in ("error", "abort", "cancelled", "IMAGE_OTHER")),
-        (single(finish_reason="pause"), BadResponseError, {}),
+        *((single(finish_reason=end), BadResponseError, {}) for end in ("error", "abort", "cancelled", "pause")),
     ],
 )
 def test_what_is_no_completion_is_an_error_that_keeps_its_usage(given, kind, fields):
@@ -95,7 +94,7 @@ DETAILED = USED | {
     "completion_tokens_details": {"accepted_prediction_tokens": 1, "audio_tokens": None},
 }
 TOLD = {"prompt_tokens_details": {"audio_tokens": 3}, "completion_tokens_details": {"accepted_prediction_tokens": 1}}
-ENDS = {"MAX_TOKENS": "length", "end_turn": "stop", "STOP": "stop", "tool_use": "tool_calls"}
+ENDS = {"MAX_TOKENS": "length", "end_turn": "stop", "pause_turn": "length", "tool_use": "tool_calls"}
 PIECES = [{"type": "text", "text": "Answer: "}, {"type": "image_url"}, {"type": "text", "text": "Danube"}]
 
 

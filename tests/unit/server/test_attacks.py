@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPResponse
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,7 +215,8 @@ def test_a_flood_of_the_same_message_is_logged_a_few_times_and_counted():
 
 def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch):
     done = list[str]()
-    monkeypatch.setattr("cascade.providers.litellm.load_litellm", lambda: done.append("litellm"))
+    litellm = SimpleNamespace(completion=lambda *_, mock_response: done.append("litellm"))
+    monkeypatch.setattr("cascade.providers.litellm.load_litellm", lambda: litellm)
     monkeypatch.setattr(running, "_served", lambda *_: done.append("served"))
     monkeypatch.setattr(running.asyncio.Runner, "run", lambda *_: None)
     monkeypatch.setattr(running.gc, "freeze", lambda: None)

@@ -44,6 +44,7 @@ def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path):
     }  # fmt: skip
     WorkerCounts(tmp_path, "0").write(calls + now)  # the next one in its place
     WorkerCounts(tmp_path, PARENT).write(calls)
+    WorkerCounts(tmp_path / "full", PARENT).write(calls)  # the next time, perhaps
     found = samples(WorkerCounts(tmp_path, "1").total(""))
     assert (found["cascade_calls_total"], found["cascade_in_flight"], found["cascade_workers"]) == (12, 2, 2)
     os.utime(tmp_path / "0", (0, 0))

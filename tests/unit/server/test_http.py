@@ -20,6 +20,7 @@ from cascade.conformal.certificate import Certificate
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.errors import RateLimitedError, StoreError, StreamInterruptedError
 from cascade.providers.fake import FakeProvider, reply
+from cascade.records.database import Database
 from cascade.records.traces import Store
 from cascade.resilience.health import RetryPolicy
 from cascade.server import app
@@ -312,6 +313,7 @@ async def test_counts_of_what_was_served_and_refused():
             await client.post(CHAT, json={**BODY, "model": model})
         response = await client.get("/metrics")
         assert (await client.get("/readyz")).status_code == 503  # it has not begun
+        assert served.runtime.spending is None  # no cap, no ledger
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'cascade_requests_total{model="cascade",served_by="small",status="200"} 1' in response.text
     assert 'cascade_requests_total{model="",served_by="",status="404"} 1' in response.text
@@ -330,12 +332,16 @@ async def test_health_metrics_and_strict_streams_say_that_traces_fail_and_what_i
     monkeypatch.setattr(Store, "append", append)
     served = orchestrator({"small": [SURE, SURE]}, traces={"store": f"sqlite:///{tmp_path}/t.db", "strict": strict})
     async with living(served) as client:
-        for state, status in (("failing", "failing" if strict else "ready"), ("ok", "ready")):
+        queue = served.runtime.traces._queue
+        for fails in (strict, False):
             streamed = await client.post(CHAT, json={**BODY, "model": "small", "stream": True})
-            assert ("store_unavailable" in streamed.text) is ("[DONE]" not in streamed.text) is (status == "failing")
+            assert ("store_unavailable" in streamed.text) is ("[DONE]" not in streamed.text) is fails
             await asyncio.to_thread(served.runtime.flush_traces)
-            assert (await client.get("/readyz")).json() == {"status": status, "traces": state, "models": "ok"}
+            assert (await client.get("/readyz")).json() == {"status": "ready", "traces": "ok", "models": "ok"}
             assert "cascade_traces_lost_total 1\n" in (await client.get("/metrics")).text
+        queue.problem, queue._accepted = "the disk is full", queue._accepted + 1
+        state, queue._accepted = (await client.get("/readyz")).json(), queue._accepted - 1
+        assert (state["status"], state["traces"]) == ("failing" if strict else "ready", "failing")
 
 
 @pytest.mark.parametrize(
@@ -348,15 +354,16 @@ async def test_health_metrics_and_strict_streams_say_that_traces_fail_and_what_i
     ],
 )
 async def test_a_server_whose_store_is_locked_says_so(tmp_path, monkeypatch, more, status):
-    settings = json.loads(json.dumps({"traces": "sqlite:///{}/traces.db", **more}).replace("{}/", f"{tmp_path}/"))
+    more = {"traces": "sqlite:///{}/traces.db", "timeouts": {"per_store_s": 5}, **more}
+    settings, limits, shared = json.loads(json.dumps(more).replace("{}/", f"{tmp_path}/")), set(), Database.shared
     async with living(orchestrator({}, **settings)) as client:
         free = await client.get("/readyz")
-        monkeypatch.setattr(app, "_PROBE_S", 0.01)
+        monkeypatch.setattr(Database, "shared", lambda url, limit_s: limits.add(limit_s) or shared(url, 0.01))
         with closing(sqlite3.connect(tmp_path / "traces.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             locked = await client.get("/readyz")
             other.execute("ROLLBACK")
-    assert (free.status_code, locked.status_code) == (200, status)
+    assert (free.status_code, locked.status_code, limits) == (200, status, {5})
     assert {*free.json().values()} == {"ready", "ok"}
     assert (locked.json().pop("status"), free.json()["models"]) == ("ready" if status == 200 else "failing", "ok")
     assert {state for name, state in locked.json().items() if name not in {"status", "models"}} == {"failing"}

@@ -196,6 +196,12 @@ async def test_a_cheaper_model_answers_one_turn_of_a_conversation_at_most(enforc
         assert (await ask(client, text_of(1009), **named)).headers["x-cascade-served-by"] == "large"
 
 
+async def test_where_no_folder_takes_a_file_the_guide_serves(enforcing, monkeypatch):
+    monkeypatch.setattr(modes.tempfile, "TemporaryDirectory", lambda **_: Path("/no/such/folder").read_bytes())
+    async with serving(enforcing, Answers()) as client:
+        assert (await ask(client, text_of(1001))).headers["x-cascade-mode"] == "void"
+
+
 async def test_where_prices_are_others_the_guide_serves_and_is_observed_and_elsewhere_the_policy_serves(enforcing):
     before = len(outcomes(enforcing))
     async with serving(enforcing, Answers()) as elsewhere, serving(enforcing, Answers(), models=DEARER) as here:
