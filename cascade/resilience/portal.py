@@ -19,10 +19,11 @@ import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import aclosing, closing, contextmanager, suppress
 from contextvars import copy_context
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from cascade.errors import CascadeError, ClosedError, ProviderTimeoutError, UsageError
 from cascade.forks import after_fork, keep
@@ -264,44 +265,69 @@ def begin(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
 # --- for blocking callers ---
 
 
-class _Entered:
+class _Entered(Generic[_T]):
     """A coroutine of a blocking caller on the loop. Its end is awaited, so that what it cost is booked."""
 
-    def __init__(self, call: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, call: Coroutine[Any, Any, _T], tell: Callable[[], object] = lambda: None) -> None:
         if _background.here:
             call.close()
             instead = "use the async form; under gevent, whose threads share the loop, real threads"
             raise UsageError(f"A blocking call on the loop that makes all calls would never return: {instead}.")
-        self._call, self._ended, self._left = call, threading.Event(), False
-        self._task: asyncio.Task[Any] | None = None
-        self._future: Future[Any] | None = None
+        self._call, self._tell, self._ended = call, tell, threading.Lock()
+        self._ended.acquire()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[_T] | None = None
 
-    def begin(self) -> Future[Any]:
-        """Start it. A signal may interrupt the caller anywhere here: `leave` finds the task without the future."""
-        self._future = _background.submit(self._awaited())
-        return self._future
+    def begin(self) -> asyncio.AbstractEventLoop:
+        """Start it, and return the loop. A signal may interrupt the caller anywhere here."""
+        self._loop = loop = _background.loop()
+        loop.call_soon_threadsafe(self._start)
+        return loop
 
-    async def _awaited(self) -> Any:
-        self._task = asyncio.current_task()  # before `_left` is read, as `leave` writes before it reads
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._call)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[_T] | None) -> None:
+        if task is not None and not task.cancelled():
+            task.exception()  # raised in `result`, if the caller still waits
+        self._ended.release()
+        self._tell()
+
+    def wait(self, ends_at_s: float) -> bool:
+        """Wait for its end until an instant of the monotonic clock; return whether it came."""
+        while not self._ended.acquire(timeout=max(0.0, min(ends_at_s - time.monotonic(), _WAKE_S))):
+            if time.monotonic() >= ends_at_s:
+                return False
+        return True
+
+    def result(self) -> _T:
+        """Return what it returned, or raise its error. Raises ClosedError if it was stopped."""
+        assert self._task is not None  # noqa: S101 - it has ended
         try:
-            if self._left:
-                raise asyncio.CancelledError
-            return await self._call
-        finally:
-            self._ended.set()
+            return self._task.result()
+        except asyncio.CancelledError:
+            raise ClosedError(SAYS) from None
 
     def leave(self) -> None:
         """Cancel it if it has not ended, and give it a moment to do so."""
-        self._left = True
-        if self._future is not None and not self._future.done():
-            self._future.cancel()
-        elif self._future is None and self._task is not None:
-            _background.loop().call_soon_threadsafe(self._task.cancel)
-        if self._task is None:
-            with suppress(ValueError):  # it begins just now
-                self._call.close()
-        elif not _background.here:  # a collection of garbage may run there
-            self._ended.wait(SETTLE_S)
+        if self._task is not None and self._task.done():
+            return
+        if self._loop is None:
+            self._call.close()
+            return
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._stop)
+            if not _background.here:  # a collection of garbage may run there
+                self._ended.acquire(timeout=SETTLE_S)
+
+    def _stop(self) -> None:
+        """Cancel it; what the loop has not begun by now, it does not begin, since it takes turns in their order."""
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._call.close()
+            self._end(None)
 
 
 _WAKE_S = 1.0
@@ -318,16 +344,10 @@ def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
     """
     entered = _Entered(call)
     try:
-        future: Future[_T] = entered.begin()
-        while not future.done() and (left_s := ends_at_s - time.monotonic()) > 0:
-            with suppress(TimeoutError):
-                future.exception(min(left_s, _WAKE_S))
-        if not future.done():
-            future.cancel()
+        entered.begin()
+        if not entered.wait(ends_at_s):
             raise ProviderTimeoutError("The call was not done in time, and could not be stopped.", billed="maybe")
-        return future.result()
-    except CancelledError:
-        raise ClosedError(SAYS) from None
+        return entered.result()
     finally:
         entered.leave()
 
@@ -353,20 +373,16 @@ def iterate(items: AsyncGenerator[_T, None]) -> Iterator[_T]:
                 came.put(item)
                 await wanted.acquire()
 
-    entered = _Entered(pump())
-    loop = _background.loop()
+    entered = _Entered(pump(), partial(came.put, _END))
     try:
-        future = entered.begin()
-        future.add_done_callback(lambda _: came.put(_END))
+        loop = entered.begin()
         while True:
             loop.call_soon_threadsafe(wanted.release)
             item = _next(came)
             if item is _END:
-                future.result()
+                entered.result()
                 return
             yield cast("_T", item)
-    except CancelledError:
-        raise ClosedError(SAYS) from None
     finally:
         entered.leave()
 
