@@ -254,7 +254,7 @@ def build_guards(
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
         refuses = {entry.id: frozenset[str](entry.refuses) for entry in entries if entry.refuses}
-        weights = {} if kind == _STANDS_IN else {entry.id: entry.weights for entry in entries}
+        weights = {} if kind == _STANDS_IN else {entry.id: entry.weights for entry in entries if entry.weights}
         guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses, pace=pace, deployments=weights)
         if kind not in providers:
             own.append(guard)

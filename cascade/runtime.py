@@ -99,16 +99,11 @@ class Started:
 
     def complete(self, request: Request) -> Awaitable[Completion]:
         """Make a call."""
-        return self._guard(request).complete(request, self.deadline)
+        return self.runtime.guard(request, self.key).complete(request, self.deadline)
 
     def stream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
         """Make a call and yield the reply as it is written."""
-        return self._guard(request).stream(request, self.deadline)
-
-    def _guard(self, request: Request) -> Guard | Around:
-        if self.runtime.halt.stopped:  # what cannot be cancelled ended just now
-            raise ClosedError(SAYS)
-        return self.runtime.guard(request, self.key)
+        return self.runtime.guard(request, self.key).stream(request, self.deadline)
 
 
 class Runtime:
@@ -259,8 +254,11 @@ class Runtime:
         parsed, deadline = question_of(question, fields), self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
         plan = only or (self._plain if serving is None else serving.plan(parsed))
-        followed = plan._replace(audit=plan.audit or audit, warnings=(*plan.warnings, *left_out(parsed)))
-        walk = run(parsed, followed, self._terms, budget=Budget(self._cap), deadline=deadline)
+        followed, odd = plan, left_out(parsed)
+        if audit or odd:
+            followed = plan._replace(audit=plan.audit or audit, warnings=(*plan.warnings, *odd))
+        budget = None if self._cap is None else Budget(self._cap)
+        walk = run(parsed, followed, self._terms, budget=budget, deadline=deadline)
         if serving is not None and not audit:  # later audits are counted by the modes
             walk = serving.counted(walk)
         trace = None
@@ -386,6 +384,8 @@ class Runtime:
 
     def guard(self, request: Request, key: str | None = None) -> Guard | Around:
         """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
+        if self.halt.stopped:  # what cannot be cancelled ended just now
+            raise ClosedError(SAYS)
         guard = self._spanned[request.model]
         if self.spending is None:
             return guard
@@ -404,7 +404,9 @@ def left_out(question: Question) -> list[str]:
 
     A chat request is sent unchanged.
     """
-    texts = {} if question.chat is not None else {"question": question.text, "context": question.context or ""}
+    if question.chat is not None:
+        return []
+    texts = {"question": question.text, "context": question.context or ""}
     says = "marks or invisible characters in the {} are shown to no model"
     return [says.format(name) for name, text in texts.items() if defuse(text) != text]
 

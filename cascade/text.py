@@ -29,7 +29,10 @@ def data_object(fields: Mapping[str, Any]) -> str:
     >>> print(data_object({"question": "2 + 2?", "answer": ["4"]}))
     {"question": "2 + 2?", "answer": ["4"]}
     """
-    pairs = [f'"{name}": {encode_sorted(in_depth(value, _defused))}' for name, value in fields.items()]
+    safe = {
+        name: defuse(value) if isinstance(value, str) else in_depth(value, _defused) for name, value in fields.items()
+    }
+    pairs = [f'"{name}": {encode_sorted(value)}' for name, value in safe.items()]
     return f"{{{', '.join(pairs)}}}"
 
 

@@ -13,10 +13,11 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from cascade.chat import text_of
 from cascade.errors import (
@@ -36,7 +37,7 @@ from cascade.providers.fields import added, refused
 from cascade.providers.histories import conversation_of
 from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.registry import raised_by
-from cascade.resilience.portal import NOT_BEGUN, Deadline
+from cascade.resilience.portal import NOT_BEGUN, Deadline, within
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
@@ -70,7 +71,7 @@ class _Tries:
     """When the tries at all deployments must end."""
     others: list[Request] = field(default_factory=list)
     """The same request to deployments that were not asked yet, the next one first."""
-    caller_s: float = float("inf")
+    caller_s: float = inf
     """When the caller no longer waits."""
     failed: list[ProviderError] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
@@ -143,10 +144,11 @@ class Guard:
         while True:
             started = time.monotonic()
             try:
-                left_s = tries.left_s(time.monotonic())
-                with self._failures(tries.request):
-                    async with asyncio.timeout(left_s + _LATE_S):
-                        payload = await self.provider.complete(tries.request, left_s)
+                left_s = tries.left_s(started)
+                try:
+                    payload = await within(self.provider.complete(tries.request, left_s), left_s + _LATE_S)
+                except Exception as error:  # noqa: BLE001 - a provider of one's own raises what it likes
+                    self._fail(tries.request, error)
                 chat = request.chat
                 if chat is not None and isinstance(payload, dict):  # in a stream its text was shown
                     payload = with_tool_calls(payload, chat)
@@ -154,26 +156,22 @@ class Guard:
             except ProviderError as error:
                 await self._wait(tries, error)
 
-    @contextmanager
-    def _failures(self, request: Request) -> Iterator[None]:
-        """Raise a ProviderError for what a provider raises: it is late, or failed by mistake and perhaps bills it.
+    def _fail(self, request: Request, error: Exception) -> NoReturn:
+        """Raise a ProviderError for what a provider raised: it is late, or failed by mistake and perhaps bills it.
 
         Only the log has the text of a mistake, since a client may read the error.
         """
         about: dict[str, Any] = {"model": request.model, "billed": "maybe"}
-        try:
-            yield
-        except CascadeError:
-            raise
-        except TimeoutError:
+        if isinstance(error, CascadeError):
+            raise error
+        if isinstance(error, TimeoutError):
             advice = "Raise timeouts.per_call_s, first_token_s or idle_s."
             raise ProviderTimeoutError(f"{request.model} was silent too long. {advice}", **about) from None
-        except Exception as error:  # noqa: BLE001 - a provider of one's own raises what it likes
-            if (task := asyncio.current_task()) is not None and task.cancelling():  # it made an error of that
-                raise asyncio.CancelledError from None
-            failed = f"{request.model} failed: {raised_by(self.provider, error)}"
-            self._warn(request.model, f"{failed}: {quote(error, self.secrets)}")
-            raise ProviderUnavailableError(f"{failed}; the log has its text.", max_retries=0, **about) from None
+        if (task := asyncio.current_task()) is not None and task.cancelling():  # it made an error of that
+            raise asyncio.CancelledError from None
+        failed = f"{request.model} failed: {raised_by(self.provider, error)}"
+        self._warn(request.model, f"{failed}: {quote(error, self.secrets)}")
+        raise ProviderUnavailableError(f"{failed}; the log has its text.", max_retries=0, **about) from None
 
     async def _wait(self, tries: _Tries, error: ProviderError) -> None:
         """Wait for the next try, or raise the error if there is none."""
@@ -256,7 +254,7 @@ class Guard:
             started, assembler = time.monotonic(), Assembler(tries.request, self.secrets)
             try:
                 limit_s = max(tries.left_s(started), ends_s - started)
-                with self._failures(tries.request):
+                try:
                     async with aclosing(self.provider.stream(tries.request, limit_s)) as chunks:
                         while True:
                             async with asyncio.timeout(tries.left_s(time.monotonic(), billed="maybe")):
@@ -268,6 +266,8 @@ class Guard:
                             if assembler.began:
                                 tries.deadline = Deadline(min(ends_s, time.monotonic() + idle_s))
                             tries.left_s(time.monotonic(), billed="maybe")
+                except Exception as error:  # noqa: BLE001 - as in `complete`
+                    self._fail(tries.request, error)
                 completion = self._checked(assembler.payload(), request, started, tries, assembler.notes)
                 break
             except ProviderError as error:
@@ -303,28 +303,35 @@ class Guard:
         return health
 
     def _begun(self, request: Request, deadline: Deadline, limit_s: float, whole_s: float) -> _Tries:
-        """Return the request at the first deployment that may be asked, to be answered there within `limit_s`.
+        """Return the request at the first deployment that may be asked, to be answered there within `limit_s`."""
+        first, sites, now_s = request, list[Request](), time.monotonic()
+        if self.deployments or self.health or self._unread or self.refuses or self._refused:  # else it may be asked
+            first, sites = self._first(request)
+        waits_s = inf if request.caller is not None else deadline.at_s  # a call may go on without its caller
+        first_ends = Deadline(min(waits_s, now_s + limit_s))
+        return _Tries(first, first_ends, limit_s, min(waits_s, now_s + whole_s), sites, deadline.at_s, began_s=now_s)
+
+    def _first(self, request: Request) -> tuple[Request, list[Request]]:
+        """Return the request at the first deployment that may be asked, and at those after it.
 
         Raises:
             ProviderUnavailableError: the circuit of the model, or of all its deployments, is open.
             HistoryRefusedError: they refused the history of the same conversation before.
         """
-        sites = [request]
+        sites, waits = [request], list[float]()
         if weights := self.deployments.get(request.model):
             from cascade.providers.deployments import ranked
 
             sites = ranked(request, weights)
             sites.sort(key=lambda at: (health := self.health.get(_site(at))) is not None and health.limited)
-        waits = list[float]()
-        if (first := self._admitted(sites, waits)) is None:
-            if waits:
-                from cascade.resilience.health import resting
+        if (first := self._admitted(sites, waits)) is not None:
+            return first, sites
+        if waits:
+            from cascade.resilience.health import resting
 
-                raise resting(request.model, min(waits))
-            says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
-            raise HistoryRefusedError(says, model=request.model, status=400)
-        first_ends, ends_s = Deadline(_ends_s(request, deadline, limit_s)), _ends_s(request, deadline, whole_s)
-        return _Tries(first, first_ends, limit_s, ends_s, sites, deadline.at_s)
+            raise resting(request.model, min(waits))
+        says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
+        raise HistoryRefusedError(says, model=request.model, status=400)
 
     def _admitted(self, sites: list[Request], waits: list[float]) -> Request | None:
         """Take a request from a list, with those before it: the first whose site may be asked; None if none may.
@@ -356,14 +363,13 @@ class Guard:
         tries: _Tries,
         notes: Sequence[str] = (),
     ) -> Completion:
-        site = _site(tries.request)
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
         if (deployment := tries.request.deployment) is not None:
             completion = completion._replace(deployment=deployment)
             self.tried[request.model, deployment, "answered"] += 1
         if notes:
             completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
-        if (health := self.health.get(site)) is not None:
+        if self.health and (health := self.health.get(_site(tries.request))) is not None:
             health.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
@@ -421,12 +427,6 @@ class Around(ABC):
                 if isinstance(event, Completion):
                     replies.append(event)
                 yield event
-
-
-def _ends_s(request: Request, deadline: Deadline, limit_s: float) -> float:
-    """Return when a call must end: by its caller's deadline, unless it goes on without the caller."""
-    ends_s = time.monotonic() + limit_s
-    return ends_s if request.caller is not None else min(deadline.at_s, ends_s)
 
 
 def _kind(request: Request) -> tuple[Any, ...]:

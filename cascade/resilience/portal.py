@@ -18,11 +18,12 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, closing, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from types import coroutine
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from cascade.errors import CascadeError, ClosedError, ProviderTimeoutError, UsageError
@@ -477,6 +478,36 @@ def _started(call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
 
 def _finite(timeout_s: float) -> float | None:
     return None if timeout_s == float("inf") else max(0.0, timeout_s)
+
+
+async def within(call: Awaitable[_T], limit_s: float) -> _T:
+    """Await a call for at most some seconds: one that answers at once, as in this process, needs no clock.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    steps = call.__await__()
+    try:
+        waits = next(steps)
+    except StopIteration as end:
+        return cast("_T", end.value)
+    async with asyncio.timeout(limit_s):
+        return await _going_on(steps, waits)
+
+
+@coroutine
+def _going_on(steps: Generator[Any, Any, _T], waits: Any) -> Generator[Any, Any, _T]:
+    """Go on with a call that has yielded what it waits for."""
+    try:
+        while True:
+            try:
+                value = yield waits
+            except BaseException as error:  # noqa: BLE001 - passed on, as `yield from` does
+                waits = steps.throw(error)
+            else:
+                waits = steps.send(value)
+    except StopIteration as end:
+        return cast("_T", end.value)
 
 
 class Worker:
