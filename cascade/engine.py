@@ -105,7 +105,7 @@ class _QuestionWalk:
     walk: Walk
     plan: RunPlan
     terms: RunTerms
-    purse: Budget | None  # without a cap there is none
+    purse: Budget
     deadline: Deadline
     may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
     warnings: list[str]
@@ -258,20 +258,19 @@ class _QuestionWalk:
     def _call(self, request: Request) -> Generator[Request, Completion | None, Completion]:
         """Hold the money, make the call, settle, and record it."""
         request = self.terms.fields.sent(request)
-        price, hold = self.terms.prices.get(request.model), 0
-        if self.purse is not None:
-            hold = self.purse.hold(request, price)
+        price, purse = self.terms.prices.get(request.model), self.purse
+        hold = purse.hold(request, price)
         try:
-            completion = yield request if self.purse is None else request._replace(at_most_once=True)
+            completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
         except BudgetExceededError:  # from a shared cap: the call was not made
             raise
         except ProviderError as error:
             call = failed_call(request, error, price)
             self.calls.append(call)
-            self._settle(hold, call.cost_nano_usd if call.billed != "maybe" else None)
+            purse.settle(hold, call.cost_nano_usd if call.billed != "maybe" else None)
             raise
         except BaseException:
-            self._settle(hold, None)  # cancelled: it may be billed
+            purse.settle(hold, None)  # cancelled: it may be billed
             raise
         assert completion is not None  # noqa: S101 - drivers answer a request with a completion
         call = paid_call(request, completion, price)
@@ -279,14 +278,10 @@ class _QuestionWalk:
         if call.unpriced is not None:
             self.warnings.append(f"the cost is unknown: {request.model} has no known price for {call.unpriced}")
         known = call.cost_nano_usd is not None
-        self._settle(hold, call.cost_nano_usd if known else max(hold, call.cost_bound_nano_usd or 0))
+        purse.settle(hold, call.cost_nano_usd if known else max(hold, call.cost_bound_nano_usd or 0))
         if request.instead_of is not None:
             self.warnings.append(f"{request.model} answered in place of {request.instead_of}")
         return completion
-
-    def _settle(self, hold: int, cost: int | None) -> None:
-        if self.purse is not None:
-            self.purse.settle(hold, cost)
 
 
 def run(
@@ -326,7 +321,7 @@ def run(
         plan.strategy.plan(question),
         plan,
         terms,
-        budget,
+        budget or Budget(),
         deadline or Deadline(),
         may_finish=terms.on_exhausted != "refuse",
         warnings=[*plan.warnings, *(f"{name} {_UNSENT}" for name in unsent)],
@@ -502,16 +497,15 @@ class Steps:
     async def after(self, result: Completion | Exception | None) -> Request | Step | Answer:
         """Resume with a reply or an error; return what the walk yields next, or the answer at its end."""
         if self._worker is None:
-            return self.resumed(result)
-        work = asyncio.ensure_future(self._worker.do(partial(self.resumed, result)))
+            return self._resumed(result)
+        work = asyncio.ensure_future(self._worker.do(partial(self._resumed, result)))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             await asyncio.wait([work])  # a generator cannot be closed while it runs
             raise
 
-    def resumed(self, result: Completion | Exception | None) -> Request | Step | Answer:
-        """Do as `after` where nothing blocks."""
+    def _resumed(self, result: Completion | Exception | None) -> Request | Step | Answer:
         try:
             return self._walk.throw(result) if isinstance(result, Exception) else self._walk.send(result)
         except StopIteration as end:
@@ -532,7 +526,7 @@ async def drive(walk: Run, call: Callable[[Request], Awaitable[Completion]], *, 
     """Run a question to its end and return the answer; cancelling closes it."""
     result: Completion | Exception | None = None
     with closing(Steps(walk, blocks=blocks)) as steps:
-        while isinstance(item := await steps.after(result) if blocks else steps.resumed(result), _YIELDED):
+        while isinstance(item := await steps.after(result), _YIELDED):
             result = None
             if isinstance(item, Request):
                 try:

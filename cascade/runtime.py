@@ -254,11 +254,8 @@ class Runtime:
         parsed, deadline = question_of(question, fields), self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
         plan = only or (self._plain if serving is None else serving.plan(parsed))
-        followed, odd = plan, left_out(parsed)
-        if audit or odd:
-            followed = plan._replace(audit=plan.audit or audit, warnings=(*plan.warnings, *odd))
-        budget = None if self._cap is None else Budget(self._cap)
-        walk = run(parsed, followed, self._terms, budget=budget, deadline=deadline)
+        followed = plan._replace(audit=plan.audit or audit, warnings=(*plan.warnings, *left_out(parsed)))
+        walk = run(parsed, followed, self._terms, budget=Budget(self._cap), deadline=deadline)
         if serving is not None and not audit:  # later audits are counted by the modes
             walk = serving.counted(walk)
         trace = None
@@ -387,9 +384,7 @@ class Runtime:
         if self.halt.stopped:  # what cannot be cancelled ended just now
             raise ClosedError(SAYS)
         guard = self._spanned[request.model]
-        if self.spending is None:
-            return guard
-        return self.spending.over(guard, key, self.halt if self.finishes else None)
+        return guard if self.spending is None else self.spending.over(guard, key, self.halt if self.finishes else None)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
         limit_s = self.config.timeouts.per_question_s if seconds is None else above_zero(seconds)
@@ -404,9 +399,7 @@ def left_out(question: Question) -> list[str]:
 
     A chat request is sent unchanged.
     """
-    if question.chat is not None:
-        return []
-    texts = {"question": question.text, "context": question.context or ""}
+    texts = {} if question.chat is not None else {"question": question.text, "context": question.context or ""}
     says = "marks or invisible characters in the {} are shown to no model"
     return [says.format(name) for name, text in texts.items() if defuse(text) != text]
 

@@ -29,9 +29,7 @@ def data_object(fields: Mapping[str, Any]) -> str:
     >>> print(data_object({"question": "2 + 2?", "answer": ["4"]}))
     {"question": "2 + 2?", "answer": ["4"]}
     """
-    safe = {
-        name: defuse(value) if isinstance(value, str) else in_depth(value, _defused) for name, value in fields.items()
-    }
+    safe = in_depth(fields, lambda part: defuse(part) if isinstance(part, str) else part)
     pairs = [f'"{name}": {encode_sorted(value)}' for name, value in safe.items()]
     return f"{{{', '.join(pairs)}}}"
 
@@ -42,13 +40,9 @@ def in_depth(value: Any, change: Callable[[Any], Any]) -> Any:
     >>> in_depth({"a": [1, "b"]}, str)
     {'a': ['1', 'b']}
     """
-    if isinstance(value, Mapping):
+    if not isinstance(value, str) and isinstance(value, Mapping):  # whose check is slow
         return {change(name): in_depth(inner, change) for name, inner in value.items()}
     return [in_depth(inner, change) for inner in value] if isinstance(value, list | tuple) else change(value)
-
-
-def _defused(value: Any) -> Any:
-    return defuse(value) if isinstance(value, str) else value
 
 
 def data_block(fields: Mapping[str, Any]) -> str:

@@ -272,7 +272,8 @@ class Budget:
         with self._changed:
             self._held_nano_usd -= hold_nano_usd
             self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
-            self._changed.notify_all()
+            if hold_nano_usd:  # else nobody waits for it
+                self._changed.notify_all()
 
 
 def _over(model: str, bound: int, spent: int, limit: int) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.errors import ProviderError, UsageError
@@ -97,16 +97,6 @@ class Plan:
         return sum(not node.joins for node in self.nodes)
 
     @cached_property
-    def of_questions(self) -> _Shape:
-        """What depends on its nodes alone, for questions."""
-        return _shape_of(self.nodes, is_joint=self.is_joint)
-
-    @cached_property
-    def of_chats(self) -> _Shape:
-        """The same for chat requests."""
-        return _shape_of(self.chat_nodes or self.nodes, is_joint=self.is_joint)
-
-    @cached_property
     def models(self) -> tuple[str, ...]:
         """The models, each once."""
         return tuple(dict.fromkeys(node.use.name for node in self.nodes))
@@ -172,36 +162,15 @@ class Plan:
         return _Walk(self, question).steps()
 
 
-class _Shape(NamedTuple):
-    """What a walk knows of its nodes before it begins.
-
-    Attributes:
-        nodes: the nodes.
-        steps: the numbers of the nodes of each step, from 1.
-        judged: the numbers of those that a later node of their step judges.
-        followed: the numbers of those after which another node can answer without reading them.
-        separate_judges: whether answers are judged in steps of their own.
-    """
-
-    nodes: tuple[PlanNode, ...]
-    steps: list[list[int]]
-    judged: set[int]
-    followed: set[int]
-    separate_judges: bool
-
-
-def _shape_of(nodes: tuple[PlanNode, ...], *, is_joint: bool) -> _Shape:
-    steps, followed = list[list[int]](), set[int]()
+def steps_of(nodes: Sequence[PlanNode]) -> list[list[int]]:
+    """Return the numbers of the nodes of each step, from 1."""
+    steps: list[list[int]] = []
     for number, node in enumerate(nodes, 1):
         if node.joins:
             steps[-1].append(number)
         else:
             steps.append([number])
-        if any(number not in later.parents for later in nodes[number:] if later.purpose in _BY_ITSELF):
-            followed.add(number)
-    judges = [node for node in nodes if node.purpose in JUDGING]
-    judged = {parent for node in judges if node.joins for parent in node.parents}
-    return _Shape(nodes, steps, judged, followed, bool(judges) and not is_joint)
+    return steps
 
 
 def reference_of(nodes: Sequence[PlanNode]) -> PlanNode:
@@ -251,11 +220,13 @@ class _Walk:
 
     def __init__(self, plan: Plan, question: Question) -> None:
         self.plan, self.question, self.chat = plan, question, question.chat
-        shape = plan.of_chats if question.chat is not None else plan.of_questions
-        self.nodes, self.numbers, self.judged, self.followed, self.separate_judges = shape
-        self.is_joint = plan.is_joint
+        self.nodes = plan.chat_nodes if question.chat is not None and plan.chat_nodes else plan.nodes
+        self.numbers, self.is_joint = steps_of(self.nodes), plan.is_joint
         self.results = [_Purchase() for _ in self.nodes]
         self.retold: dict[tuple[int, str | None], tuple[Message, ...]] = {}
+        judges = [node for node in self.nodes if node.purpose in JUDGING]
+        self.judged = {parent for node in judges if node.joins for parent in node.parents}
+        self.separate_judges = bool(judges) and not self.is_joint
 
     def steps(self) -> Walk:
         """Buy the nodes of each step, in order, or of the step that the policy names."""
@@ -293,7 +264,11 @@ class _Walk:
         if node.purpose == "direct":
             return not draft.candidates
         goes_on = self.is_joint and bool(node.parents)  # the same model failed that would have to answer again
-        return node.purpose in ANSWERING and (goes_on or not self._answers()) and number not in self.followed
+        return node.purpose in ANSWERING and (goes_on or not self._answers()) and not self._is_followed(number)
+
+    def _is_followed(self, number: int) -> bool:
+        """Whether a later node can answer without reading this one."""
+        return any(number not in node.parents for node in self.nodes[number:] if node.purpose in _BY_ITSELF)
 
     def _answers(self, model: str | None = None) -> list[str]:
         """Return the answers so far, of one model or of all; an answer that a judge repeats counts once."""
@@ -310,7 +285,7 @@ class _Walk:
         request = self._request(self._drawn(number), node, draft)
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
-        last = number not in self.followed and not self._answers()
+        last = not self._answers() and not self._is_followed(number)
         lacks = None if self.chat is None else node.use.lacks(request)
         if lacks is not None and not last:
             yield request._replace(purpose=SKIP)

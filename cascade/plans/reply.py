@@ -49,7 +49,8 @@ def split_reply(text: str) -> tuple[str, str]:
     >>> split_reply("Danube,\nthen the Rhine")
     ('', 'Danube,\nthen the Rhine')
     """
-    text = _without_outer_fence(text)
+    fence = _FENCED_FORM.match(text)  # around all of it
+    text = text if fence is None else text[fence.end() :].rstrip().removesuffix(fence[1])
     line = _answer_line(text)
     if line is not None:
         head = _REASONING_HEAD.match(text, 0, line.start())
@@ -60,12 +61,6 @@ def split_reply(text: str) -> tuple[str, str]:
         return "", tidy(text)
     reasoning, newline, answer = text[head.end() :].strip().partition("\n")
     return (reasoning.strip(), tidy(answer)) if newline else ("", tidy(reasoning))
-
-
-def _without_outer_fence(text: str) -> str:
-    """Return a reply without the fence that a model put around all of it."""
-    fence = _FENCED_FORM.match(text)
-    return text if fence is None else text[fence.end() :].rstrip().removesuffix(fence[1])
 
 
 def _answer_line(text: str) -> re.Match[str] | None:

@@ -237,17 +237,14 @@ _MARK = {"type": "left out", "text": "a part that is no text"}
 def ask_verdict(
     request: Request, samples: int, answer: str
 ) -> Generator[Request, Completion, tuple[Verdict, list[str]]]:
-    """Ask for a verdict on an answer, so often as `samples` where there are no log-probs; return it, with notes.
-
-    `request` asks for `ALTERNATIVES`.
-    """
+    """Ask for a verdict on an answer, so often as `samples` where there are no log-probs; return it, with notes."""
     notes, role, chat = list[str](), request.role, request.question.chat
     replies = [(yield request)]
     if without_alternatives(replies[0]):
+        bare = request._replace(top_logprobs=None, temperature=_SAMPLE_TEMPERATURE)
         for sample in range(1, samples):
             seed = None if request.seed is None else request.seed + sample
-            own = {"temperature": _SAMPLE_TEMPERATURE, "seed": seed, "sample": sample}
-            replies.append((yield request._replace(top_logprobs=None, **own)))
+            replies.append((yield bare._replace(seed=seed, sample=sample)))
         verdict = combine(replies, answer)
     else:
         verdict = read(replies[0], answer)

@@ -104,9 +104,6 @@ class FakeProvider:
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return the script's next reply for this request. A callable may block, so it is called in a thread."""
-        return await self._reply(request)
-
-    async def _reply(self, request: Request) -> Payload:
         if len(self.requests) < self.keep:
             self.requests.append(request)
         scripted = await in_thread(partial(self.script, request)) if callable(self.script) else self._next(request)
@@ -114,9 +111,9 @@ class FakeProvider:
             raise copy(scripted)  # a copy, since an exception that is raised again keeps all earlier tracebacks
         return reply(scripted) if isinstance(scripted, str) else scripted
 
-    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:  # noqa: ARG002
+    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the reply word by word."""
-        for chunk in _chunks(await self._reply(request)):
+        for chunk in _chunks(await self.complete(request, timeout_s)):
             yield chunk
 
     async def close(self) -> None:

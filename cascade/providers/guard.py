@@ -37,7 +37,7 @@ from cascade.providers.fields import added, refused
 from cascade.providers.histories import conversation_of
 from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.registry import raised_by
-from cascade.resilience.portal import NOT_BEGUN, Deadline, within
+from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
@@ -146,7 +146,8 @@ class Guard:
             try:
                 left_s = tries.left_s(started)
                 try:
-                    payload = await within(self.provider.complete(tries.request, left_s), left_s + _LATE_S)
+                    async with asyncio.timeout(left_s + _LATE_S):
+                        payload = await self.provider.complete(tries.request, left_s)
                 except Exception as error:  # noqa: BLE001 - a provider of one's own raises what it likes
                     self._fail(tries.request, error)
                 chat = request.chat
@@ -210,7 +211,9 @@ class Guard:
             error.maybe_billed = sum(failure.billed != "no" for failure in tries.failed)
             if error.maybe_billed and error.billed == "no":
                 error.billed = "maybe"
-            raise _naming_ours(error, tries.request)
+            if isinstance(error, BadRequestError) and tries.request.chat is not None and (ours := added(tries.request)):
+                error.args = (f"{error} cascade added to the request: {', '.join(ours)}.",)
+            raise error
         error.__traceback__ = error.__context__ = None  # only its class is needed; its frames hold data
         self.retried[tries.request.model] += 1
         return delay
@@ -374,7 +377,10 @@ class Guard:
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
         if tries.request.without:
-            self._learn(tries.request)
+            if (without := frozenset(tries.request.without)) != self._left_out(tries.request):
+                if len(self._refused) >= _MAX_WARNINGS:
+                    self._refused.clear()
+                self._refused[_kind(tries.request)] = without, time.monotonic() + _REFUSED_S
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.request.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
@@ -390,13 +396,6 @@ class Guard:
         if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(kind)
             logger.warning("%s: %s", model, note)
-
-    def _learn(self, request: Request) -> None:
-        """Note that a site answered a request without the additions that it had refused."""
-        if (without := frozenset(request.without)) != self._left_out(request):
-            if len(self._refused) >= _MAX_WARNINGS:
-                self._refused.clear()
-            self._refused[_kind(request)] = without, time.monotonic() + _REFUSED_S
 
 
 class Around(ABC):
@@ -446,13 +445,6 @@ def _named(error: ProviderError) -> str:
 def _written(completion: Completion) -> str:
     """Return a model's text: for a message its content, without its tool calls."""
     return completion.text if completion.message is None else text_of(completion.message.get("content"))
-
-
-def _naming_ours(error: ProviderError, request: Request) -> ProviderError:
-    """Return the error of a refused request, with the fields that cascade added to the request."""
-    if isinstance(error, BadRequestError) and request.chat is not None and (ours := added(request)):
-        error.args = (f"{error} cascade added to the request: {', '.join(ours)}.",)
-    return error
 
 
 def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:

@@ -57,8 +57,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
     if choice is None:
         usage, problem = read_usage(payload.get("usage"), request, "", notes), "sent a completion without a choice."
         raise EmptyCompletionError(f"{request.model} {problem}", model=request.model, usage=usage)
-    if choice.get("error"):
-        raise_error_inside(choice, request, secrets)
+    raise_error_inside(choice, request, secrets)
     message = choice["message"]
     reply = None if request.chat is None else whole_message(message, request)
     text = content_text(message.get("content"), notes) if reply is None else output_text(reply)
@@ -66,8 +65,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
     finish = ending(choice.get("finish_reason"), request, usage)
     if reply is None:
         raise_refusal(message, text, finish, request, usage)
-    own, told = {} if request.chat is None else request.chat.options, payload.get("usage")
-    reported = fields_of(told) if not usage.estimated else {}
+    own = {} if request.chat is None else request.chat.options
     alternatives = (request.top_logprobs or 0) > 1 or bool(own.get("logprobs") and own.get("top_logprobs"))
     return Completion(
         text=storable(text, notes),
@@ -81,9 +79,9 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         message=reply,
         faults=() if request.chat is None or reply is None else _faults(request.chat, reply, finish),
         fingerprint=_short_text(payload, "system_fingerprint"),
-        tier=_short_text(payload, "service_tier") or _short_text(fields_of(told), "service_tier"),
-        details=_details(reported),
-        iterations=read_iterations(reported),
+        tier=_short_text(payload, "service_tier") or _short_text(fields_of(payload.get("usage")), "service_tier"),
+        details={} if usage.estimated else _details(payload.get("usage")),
+        iterations=() if usage.estimated else read_iterations(payload["usage"]),
     )
 
 
@@ -221,7 +219,7 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
             if counted is not None and not counted.output_tokens and text:
                 notes.append("usage of 0 tokens for a reply with text: estimated")
                 counted = counted._replace(output_tokens=estimate_tokens(text), estimated=True)
-            runs = [run.usage for run in read_iterations(raw)] if "iterations" in raw else []
+            runs = [run.usage for run in read_iterations(raw)]
             if counted is not None and all(map(is_believable, runs or [counted], repeat(request))):
                 return counted
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
@@ -238,7 +236,7 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     """
     counts = {"prompt": prompt, "completion": completion}
     for kind, names in _COUNTS.items():
-        for name, value in fields_of(raw.get(kind)).items() if kind else raw.items():
+        for name, value in (fields_of(raw.get(kind)) if kind else raw).items():
             if value is None or (part := names.get(name)) is None:
                 continue
             if not is_count(value) or counts.setdefault(part, value) != value:

@@ -18,12 +18,11 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, closing, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from types import coroutine
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from cascade.errors import CascadeError, ClosedError, ProviderTimeoutError, UsageError
@@ -289,9 +288,7 @@ class _Entered(Generic[_T]):
         self._task = asyncio.get_running_loop().create_task(self._call)
         self._task.add_done_callback(self._end)
 
-    def _end(self, task: asyncio.Task[_T] | None) -> None:
-        if task is not None and not task.cancelled():
-            task.exception()  # raised in `result`, if the caller still waits
+    def _end(self, _: object) -> None:
         self._ended.release()
         self._tell()
 
@@ -304,23 +301,20 @@ class _Entered(Generic[_T]):
 
     def result(self) -> _T:
         """Return what it returned, or raise its error. Raises ClosedError if it was stopped."""
-        assert self._task is not None  # noqa: S101 - it has ended
         try:
-            return self._task.result()
+            return cast("asyncio.Task[_T]", self._task).result()
         except asyncio.CancelledError:
             raise ClosedError(SAYS) from None
 
     def leave(self) -> None:
         """Cancel it if it has not ended, and give it a moment to do so."""
-        if self._task is not None and self._task.done():
-            return
         if self._loop is None:
             self._call.close()
-            return
-        with suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._stop)
-            if not _background.here:  # a collection of garbage may run there
-                self._ended.acquire(timeout=SETTLE_S)
+        elif self._task is None or not self._task.done():
+            with suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._stop)
+                if not _background.here:  # a collection of garbage may run there
+                    self._ended.acquire(timeout=SETTLE_S)
 
     def _stop(self) -> None:
         """Cancel it; what the loop has not begun by now, it does not begin, since it takes turns in their order."""
@@ -430,7 +424,7 @@ async def items_on_loop(items: AsyncGenerator[_T, None], timeout_s: float) -> As
                 put(item)
 
     future = _started(pump())
-    release = room.release if here else _releasing(room)
+    release = room.release if here else partial(_background.loop().call_soon_threadsafe, room.release)
     future.add_done_callback(came.put_nowait)
     try:
         while True:
@@ -464,11 +458,6 @@ def _putting(came: asyncio.Queue[object]) -> Callable[[object], None]:
     return put
 
 
-def _releasing(room: asyncio.Semaphore) -> Callable[[], object]:
-    loop = _background.loop()
-    return lambda: loop.call_soon_threadsafe(room.release)
-
-
 def _started(call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
     """Start a call; return the future that the caller's loop waits for."""
     if _background.here:
@@ -478,36 +467,6 @@ def _started(call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
 
 def _finite(timeout_s: float) -> float | None:
     return None if timeout_s == float("inf") else max(0.0, timeout_s)
-
-
-async def within(call: Awaitable[_T], limit_s: float) -> _T:
-    """Await a call for at most some seconds: one that answers at once, as in this process, needs no clock.
-
-    Raises:
-        TimeoutError: it took longer.
-    """
-    steps = call.__await__()
-    try:
-        waits = next(steps)
-    except StopIteration as end:
-        return cast("_T", end.value)
-    async with asyncio.timeout(limit_s):
-        return await _going_on(steps, waits)
-
-
-@coroutine
-def _going_on(steps: Generator[Any, Any, _T], waits: Any) -> Generator[Any, Any, _T]:
-    """Go on with a call that has yielded what it waits for."""
-    try:
-        while True:
-            try:
-                value = yield waits
-            except BaseException as error:  # noqa: BLE001 - passed on, as `yield from` does
-                waits = steps.throw(error)
-            else:
-                waits = steps.send(value)
-    except StopIteration as end:
-        return cast("_T", end.value)
 
 
 class Worker:

@@ -256,7 +256,7 @@ def test_no_walk_spends_more_than_its_cap():
 @pytest.mark.parametrize("cap", [None, 10**9])
 def test_under_a_cap_no_call_that_may_be_billed_is_repeated(cap):
     seen: list[Request] = []
-    drive(walk(budget=None if cap is None else Budget(cap)), caller([DANUBE, yes_no(0.97)], seen))
+    drive(walk(budget=Budget(cap)), caller([DANUBE, yes_no(0.97)], seen))
     assert {one.at_most_once for one in seen} == {cap is not None}
 
 
