@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -29,26 +29,6 @@ from cascade.table import ALONE, COST, Floats, Log
 
 Judge: TypeAlias = Callable[[str], bool | None]
 """Says whether a text is right; None: unknown. It may cost money."""
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """A served answer whose truth is looked up.
-
-    Attributes:
-        right: judges a text.
-        reference: says whether the reference alone is right; None: unknown.
-        served: the answer served; None: none.
-        kept_answers: those kept, and `answers` those of all calls.
-        complete: whether every call of the plan was made.
-    """
-
-    right: Judge
-    reference: Callable[[], bool | None] = lambda: None
-    served: str | None = None
-    kept_answers: tuple[str, ...] = ()
-    answers: tuple[str, ...] = ()
-    complete: bool = False
 
 
 class Kind(ABC):
@@ -83,12 +63,29 @@ class Kind(ABC):
 
     @property
     def monitored(self) -> bool:
-        """Whether a single answer shows whether the promise is kept, so that audits can count."""
-        return type(self).audited is not Kind.audited
+        """Whether the loss of an answer shows without an outcome that a log alone has, so that audits can count."""
+        return not self.outcomes
 
-    def audited(self, audit: Audit) -> float | None:  # noqa: ARG002 - for kinds that one answer can break
-        """Return the loss of an audited answer, in 0..1; 1 where that is unknown. None: one answer does not show it."""
-        return None
+    @property
+    def reads_all(self) -> bool:
+        """Whether a loss depends on calls after the one served, so that only a request run to its end shows it."""
+        return self.of_set or "reference" in self.needs or of_ones_own(self)
+
+    def served(self, log: Log, kept: Sequence[int], node: int | None) -> float | None:
+        """Return the loss, in 0..1, of the only request of a log, of which a node or none was served, and some kept.
+
+        None where the log does not show it: what is served has no verdict, or the record ends before the request does.
+        """
+        if self.reads_all and not log.complete[0]:
+            return None
+        if self.of_set:
+            right = log.right[0, kept]
+            if hopeless(log)[0] or (right == 1).any():
+                return 0.0
+            return None if np.isnan(right).any() else 1.0
+        if node is None:
+            return float(self._of_nothing(log)[0])
+        return None if np.isnan(log.right[0, node]) else float(self.losses(log)[0, node])
 
     @abstractmethod
     def loss(self, log: Log) -> Floats:
@@ -135,10 +132,13 @@ class Kind(ABC):
 
     def at_stop(self, walks: Walks) -> Floats:
         """Return the loss of a walk that ends after each node, float64 (n, T)."""
-        log = walks.log
-        nothing = replace(log, answer=np.full_like(log.answer, -1), right=np.full_like(log.right, np.nan))
-        lost = stopped(walks, self.losses(log), self.losses(nothing)[:, 0])
+        lost = stopped(walks, self.losses(walks.log), self._of_nothing(walks.log))
         return lost if self.graded else np.ceil(lost)
+
+    def _of_nothing(self, log: Log) -> Floats:
+        """Return the loss where nothing is served, float64 (n,)."""
+        nothing = replace(log, answer=np.full_like(log.answer, -1), right=np.full_like(log.right, np.nan))
+        return self.losses(nothing)[:, 0]
 
     def jumps(self, walks: Walks) -> Jumps:
         """Return each request's loss as the threshold falls."""
@@ -171,12 +171,6 @@ class Coverage(Kind):
         """Return 1 above the highest threshold at which a right answer is kept."""
         return missed_jumps(walks)
 
-    def audited(self, audit: Audit) -> float:
-        """Return 1 if no right answer was kept, unless every call was made and every answer is wrong."""
-        verdicts = {text: audit.right(text) for text in dict.fromkeys([*audit.answers, *audit.kept_answers])}
-        hopeless = audit.complete and all(verdict is False for verdict in verdicts.values())
-        return float(not hopeless and True not in [verdicts[text] for text in audit.kept_answers])
-
 
 class OfAnswer(Kind):
     """The kinds that lose a request if the answer served is wrong, whatever "right" means."""
@@ -188,10 +182,6 @@ class OfAnswer(Kind):
         """
         wrong = np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
         return wrong if log.drawn is None else wrong * log.drawn[:, None]
-
-    def audited(self, audit: Audit) -> float:
-        """Return 1 if the answer served is wrong or not judged, or if there is none."""
-        return float(audit.served is None or audit.right(audit.served) is not True)
 
 
 class Error(OfAnswer):
@@ -218,10 +208,6 @@ class Regret(OfAnswer):
             raise UsageError(f"regret compares with the guide alone, and {log.name} has no answer of it.")
         might = np.where(np.isnan(log.reference.right), 1.0, log.reference.right)
         return super().loss(log) * might[:, None]
-
-    def audited(self, audit: Audit) -> float:
-        """Return 1 if the answer served is wrong and the reference is right, or may be."""
-        return float(super().audited(audit) and audit.reference() is not False)
 
 
 class Agreement(OfAnswer):

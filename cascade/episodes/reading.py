@@ -253,7 +253,8 @@ class _ReferenceOutputs:
         elif row["walk"] is None and row["step"] is not None:
             self.horizon = max(self.horizon, row["horizon"] or 1, step)
             if row["answer"] is not None:
-                self.sources[step].add(row["model"] or row["source"] or "")
+                if all(at != step for at, *_ in replay_of(row).get(FAILED) or ()):  # else a fallback answered
+                    self.sources[step].add(row["model"] or row["source"] or "")
                 if step >= self.last.get(name, (0, ""))[0]:
                     self.last[name] = step, row["answer"]
 

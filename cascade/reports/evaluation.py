@@ -218,7 +218,8 @@ def _watched(policy: Policy, certificate: Certificate, log: Log, level: float) -
     """Return the evidence against one certificate."""
     promise = certificate.promise
     audited = log.take(np.array([certificate.segment in {None, segment} for segment in log.segments], dtype=np.bool_))
-    loss = Served(policy, certificate.kappa).play(audited, promise).loss
+    loss, ended = Served(policy, certificate.kappa).play(audited, promise).loss, audited.complete
+    loss = np.where(ended, loss, np.nan) if promise.rules.reads_all else loss
     risk = promise.risk if log.drawn is None else promise.tested_risk
     monitor = Monitor.start(risk=risk, n=certificate.n, k=promise.rank(certificate.n), level=level)
     for row in np.flatnonzero(~np.isnan(loss)).tolist():  # a part of a loss counts as one with that probability

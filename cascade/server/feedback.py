@@ -179,8 +179,10 @@ class AnswerFeedback:
         if feedback.right is None:
             return False, "it does not say whether the answer is right"
         answer = self.waiting.pop(feedback.trace_id, None)
-        if answer is None:
+        if answer is None or answer.certificate is None:
             return False, "the answer was not audited here, or was counted before"
+        if not answer.certificate.promise.rules.covers_all:
+            return False, "it does not say whether the guide's answer is right, on which the promise depends"
         text, right = answer.text, feedback.right
         outcome = self._orchestrator.record_outcome(answer, lambda output: right if output == text else None)
         return outcome.counted, outcome.reason

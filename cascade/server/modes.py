@@ -23,9 +23,7 @@ from typing import Any, get_args
 from cascade.conformal.certificate import digest
 from cascade.conformal.monitor import is_drawn
 from cascade.engine import RunPlan, drive
-from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
-from cascade.matching import default_for, get_matcher
 from cascade.modes import draws
 from cascade.modes.state import CascadeState, Draw, InForce, Mode
 from cascade.modes.store import ModeStore, now_iso
@@ -268,7 +266,7 @@ class Modes:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
             why = "its trace was lost"
-        await self._settle(row, why, differs=self._differs(turn.answer, whole) if turn.audits else None)
+        await self._settle(row, why, differs=self._differs(whole) if turn.audits and whole is not None else None)
         if whole is not None:
             await self._noticed(whole.calls)
 
@@ -311,22 +309,11 @@ class Modes:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
 
-    def _differs(self, served: Answer, whole: Answer | None) -> bool | None:
-        """Return whether the served answer differs from the guide's.
-
-        None where that is unknown: the answer of the guide's fallback is not its output.
-        """
-        guide, chat, certificate = self._guide, served.question.chat, self.state.in_force
-        if served.served is not None and served.served[0].model == guide:
-            return False
-        if whole is None or any(call.error and call.request.model == guide for call in whole.calls):
-            return None
-        candidates = [candidate for step in whole.steps for candidate in step.candidates]
-        output = next((candidate.text for candidate in candidates if candidate.source == guide), None)
-        if output is None or served.text is None:
-            return None if output is None else True
-        name = default_for(chat).name if certificate is None else certificate.comparator
-        return not same(get_matcher(name), served.text, output, chat)
+    def _differs(self, whole: Answer) -> bool | None:
+        """Return whether what was served differs from the guide's answer; None where the audit does not show it."""
+        service = self._orchestrator.runtime.service
+        loss = None if service is None else service.default.compared(whole, service.default.certificates[0])
+        return None if loss is None or isinstance(loss, str) else loss > 0
 
     async def completed(self, trace_id: str, timeout_s: float) -> bool:
         """Wait until a drawn request's trace is complete, if this process completes it; return whether it is."""

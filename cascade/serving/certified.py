@@ -20,8 +20,8 @@ from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.promise import Audit, Judge
-from cascade.conformal.scope import PROPERTIES, Scope, failures, has_chats, kind_of, unlike
+from cascade.conformal.promise import Judge
+from cascade.conformal.scope import PROPERTIES, Scope, has_chats, kind_of, unlike
 from cascade.engine import Run, RunPlan
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
@@ -32,8 +32,8 @@ from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
 from cascade.serving.made_for import void_reasons
-from cascade.serving.monitors import AuditOutcome, CertificateMonitors, group_of
-from cascade.types import NO_CERTIFICATE, Answer, Question, Step
+from cascade.serving.monitors import AuditOutcome, CertificateMonitors, differing, group_of, loss_of
+from cascade.types import NO_CERTIFICATE, Answer, Question
 
 CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"
 
@@ -170,29 +170,12 @@ class CertifiedPolicy:
         kinds = set[str]() if certified else {kind for kind, _ in self._uncovered(answer.question)} or of_calls
         self.monitors.answered(certified, answer.cost_nano_usd, kinds)
         if answer.certificate is not None and answer.audited and self._compares(answer.certificate):
-            self._compare(answer, answer.certificate)
+            self._counted(answer, answer.certificate, self.compared(answer, answer.certificate))
         return answer
 
     def _compares(self, certificate: Certificate) -> bool:
         """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
         return certificate.promise.rules.compares and self._strategy.ends_with_reference
-
-    def _compare(self, answer: Answer, certificate: Certificate) -> None:
-        """Count an audit by the reference's output."""
-        from cascade.episodes.reading import same
-        from cascade.matching import default_for, get_matcher
-
-        last = self._last(answer)
-        if last is None or (failed := failures(last)):
-            self.monitors.missing("the reference was not asked" if last is None else failed[0])
-            return
-        comparator = get_matcher(certificate.comparator or default_for(None).name)
-        outputs, chat = [candidate.text for candidate in last.candidates], answer.question.chat
-        self._recorded(answer, lambda text: same(comparator, text, outputs[0], chat) if outputs else None, None)
-
-    def _last(self, answer: Answer) -> Step | None:
-        """Return the step of the reference, if it is the strategy's last one; None if it was not run."""
-        return next((step for step in answer.steps if step.number == self._strategy.horizon), None)
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
@@ -204,70 +187,32 @@ class CertifiedPolicy:
 
     # --- audits ---
 
+    def compared(self, answer: Answer, certificate: Certificate) -> float | str:
+        """Return the loss of an audited answer by the output of the reference in it (`loss_of`)."""
+        horizon = self._strategy.horizon
+        return loss_of(answer, certificate.promise.rules, differing(answer, horizon, certificate.comparator), horizon)
+
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> AuditOutcome:
         """Record the truth about an answer. Raises as `Orchestrator.record_outcome` does."""
-        if answer.audited and answer.certificate is not None and self._compares(answer.certificate):
-            return AuditOutcome(reason="it was compared with the reference's as soon as it was given")
-        return self._recorded(answer, right, reference_right)
-
-    def _recorded(self, answer: Answer, right: Judge, reference_right: bool | None) -> AuditOutcome:
-        certificate = answer.certificate
+        certificate, plan = answer.certificate, self._strategy
         if not answer.audited or certificate is None:
             reason = "given without a certificate" if answer.audited else "not drawn for an audit"
             return AuditOutcome(reason=f"it was {reason}")
-        rules, right = certificate.promise.rules, functools.cache(right)  # judging may cost money
-        if not rules.monitored:
-            return AuditOutcome(reason=f"{rules.name} is not a promise on single questions")
-        by_steps = {"labels", "reference"} <= set(rules.needs) and self._strategy.ends_with_reference
-        by_steps = by_steps and reference_right is None
-        if (rules.of_set or by_steps) and (unknown := self._unknown(answer, certificate)) is not None:
-            return self.monitors.missing(unknown)
-        loss = rules.audited(self._audit(answer, right, reference_right))
-        if loss is None:
-            return AuditOutcome(reason="a single answer does not show whether the promise is kept")
+        if self._compares(certificate):
+            return AuditOutcome(reason="it was compared with the reference's as soon as it was given")
+        kind, by_itself = certificate.promise.rules, plan.ends_with_reference
+        loss = loss_of(answer, kind, right, plan.horizon, reference_right, by_itself=by_itself)
+        return self._counted(answer, certificate, loss)
+
+    def _counted(self, answer: Answer, certificate: Certificate, loss: float | str) -> AuditOutcome:
+        """Count an audit with its loss; in words why it shows none."""
+        if isinstance(loss, str):
+            return self.monitors.missing(loss)
         coin = drawn_number(f"{certificate.id}|{identity(answer.question.text, answer.question.context)}")
         missed = loss > coin  # a graded loss is a miss with its own probability, so that misses have the promised rate
         if certificate.id not in self._voided:
             return AuditOutcome(missed, reason="it was given under an earlier certificate")
         return self.monitors.count(certificate, missed, group_of(answer.question))
-
-    def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
-        """Return an audited answer as promises judge it."""
-        steps = answer.steps
-
-        def by_reference() -> bool | None:
-            if reference_right is not None:
-                return reference_right
-            if not self._strategy.ends_with_reference:
-                raise UsageError(
-                    "Say whether the reference alone would have been right: record_outcome(…, reference_right=…)."
-                )
-            last = self._last(answer)
-            if last is None:  # a cap prevented the call of the last model, which might have been right
-                return None
-            # If the reference gave no answer, it was wrong, as in a log.
-            verdicts = [right(candidate.text) for candidate in last.candidates]
-            return None if None in verdicts else True in verdicts
-
-        return Audit(
-            right,
-            by_reference,
-            answer.text,
-            tuple([step.candidates[at].text for step in steps for at in (step.decision.keep if step.decision else ())]),
-            tuple([candidate.text for step in steps for candidate in step.candidates]),
-            bool(steps) and (steps[-1].final or steps[-1].number >= self._strategy.horizon),
-        )
-
-    def _unknown(self, answer: Answer, certificate: Certificate) -> str | None:
-        """Return why an audit does not show whether the question was missed; None if it does.
-
-        Counting such audits only when they were served well would hide misses.
-        """
-        loose = Step(len(answer.steps) + 1, (), {}, calls=answer.loose_calls)
-        reasons = [reason for step in (*answer.steps, loose) for reason in failures(step)]
-        if (scope := self._scopes.get(certificate.id)) is not None:
-            reasons += [reason for step in answer.steps for reason in scope.outside(step)]
-        return next(iter(reasons), None)
 
 
 def _refusal(reasons: Iterable[str]) -> str:

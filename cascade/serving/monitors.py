@@ -7,24 +7,30 @@ with a clean record.
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import NamedTuple
 
+import numpy as np
+
 from cascade.config.schema import AuditsConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor, is_drawn
-from cascade.conformal.promise import Judge
+from cascade.conformal.promise import Judge, Kind
+from cascade.errors import UsageError, refused_for_good
 from cascade.forks import after_fork
 from cascade.identity import hash_of, identity
+from cascade.matching import answer_key
 from cascade.money import exact_dollars
 from cascade.policies.directory import audits_on_record, record_audit, withdraw, withdrawal
+from cascade.table import Log, Node, Reference
 from cascade.text import percent
-from cascade.types import Question
+from cascade.types import Answer, Question, Step
 
 logger = getLogger("cascade")
 
@@ -52,6 +58,83 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
     return lambda text: rule.matches(text, gold)
 
 
+def differing(answer: Answer, horizon: int, comparator: str | None) -> Judge:
+    """Return what tells whether a text equals the output of the reference, which answers in the last step."""
+    from cascade.episodes.reading import same
+    from cascade.matching import default_for, get_matcher
+
+    chat = answer.question.chat
+    rule = get_matcher(comparator or default_for(chat).name)
+    outputs = [output.text for step in answer.steps if step.number == horizon for output in step.candidates]
+    return lambda text: bool(outputs) and same(rule, text, outputs[0], chat)
+
+
+def loss_of(
+    answer: Answer,
+    rules: Kind,
+    right: Judge,
+    horizon: int,
+    reference_right: bool | None = None,
+    *,
+    by_itself: bool = True,
+) -> float | str:
+    """Return what a promise loses by an audited answer, in 0..1; in words why the audit does not show it.
+
+    It is the loss of a log of this one request, so an audit counts as the requests did that certified: one in which a
+    call failed shows nothing, and a call that the model refused is not on record.
+
+    Args:
+        answer: the answer, with the steps that an audit runs.
+        rules: the kind of the promise.
+        right: judges a text.
+        horizon: the number of the last step.
+        reference_right: whether the reference alone is right, if somebody says it.
+        by_itself: whether the last step has the reference's own answer.
+
+    Raises:
+        UsageError: the promise needs that, and nobody says it.
+    """
+    failed = [call for call in answer.calls if call.error is not None]
+    answered = {step.number for step in answer.steps if step.candidates}
+    for call in failed:
+        if call.request.step in answered or not refused_for_good(call.failed_with):
+            return f"the call of {call.request.role} at step {call.request.step} failed ({call.failed_with})"
+    refused = {call.request.step for call in failed}
+    steps = {step.number: step for step in answer.steps if step.number not in refused}
+    complete = horizon in steps or (not by_itself and any(step.final for step in answer.steps))
+    log, kept, node = _log_of(answer, steps, range(1, max(horizon, *steps) + 1), right, complete=complete)
+    alone = math.nan if reference_right is None else float(reference_right)
+    if reference_right is None and by_itself and complete:  # without an answer it is wrong, as in a log
+        alone = 0.0 if log.answer[0, -1] < 0 else log.right[0, -1]
+    reference = Reference(np.array([alone]), np.array([-1]), by_itself)
+    loss = rules.served(replace(log, reference=reference), kept, node)
+    unknown = math.isnan(alone) and not rules.covers_all
+    if loss and unknown and not by_itself:
+        raise UsageError("Say whether the reference alone would have been right: record_outcome(…, reference_right=…).")
+    return "not every step was run, or an answer has no verdict" if loss is None or (unknown and by_itself) else loss
+
+
+def _log_of(
+    answer: Answer, steps: Mapping[int, Step], numbers: Iterable[int], right: Judge, *, complete: bool
+) -> tuple[Log, list[int], int | None]:
+    """Return an answer's request as a log of its steps, with a node for each answer; those kept, and the one served."""
+    nodes, texts, kept = list[Node](), list[str | None](), list[int]()
+    for number in numbers:
+        step = steps.get(number)
+        kept += [len(nodes) + at for at in (step.decision.keep if step and step.decision else ())]
+        texts += [candidate.text for candidate in step.candidates] if step and step.candidates else [None]
+        nodes += [Node(f"answer {at}", number - 1) for at in range(len(nodes), len(texts))]
+    judged = {text: None if text is None else right(text) for text in dict.fromkeys(texts)}  # that may cost money
+    truth = [[math.nan if (verdict := judged[text]) is None else float(verdict) for text in texts]]
+    keys = [None if text is None else answer_key(text, answer.question.chat) for text in texts]
+    answers = [[-1 if key is None else keys.index(key) for key in keys]]
+    bought, row = [[node.step + 1 in steps for node in nodes]], ("audit",)
+    arrays = np.array(answers), np.array(truth), np.zeros_like(bought, np.int64), np.array(bought), np.array([complete])
+    log = Log("audit", tuple(nodes), row, row, *arrays, np.full_like(arrays[1], math.nan))
+    served = (at for at in kept or range(len(texts)) if texts[at] is not None and texts[at] == answer.text)
+    return log, kept, next(served, None)
+
+
 class CertificateMonitor(NamedTuple):
     """The audit results of one certificate.
 
@@ -74,8 +157,7 @@ class ServiceStatus:
         answered: how many were answered.
         certified: how many of these answers have a certificate.
         uncertified_nano_usd: the cost of the answers without a certificate; None if the cost of one is unknown.
-        missing: audited answers whose truth was recorded but shows nothing, since a call failed or a step was of a
-            kind that the log of the certificate did not have.
+        missing: audited answers that show nothing (`loss_of`).
     """
 
     answered: int = 0

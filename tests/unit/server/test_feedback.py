@@ -186,11 +186,12 @@ def test_nan_is_no_score():
         Feedback.of({"trace_id": "x", "score": float("nan")})
 
 
-async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_path):
-    signed = certificate(made_for={**made_for(load(CONFIG)), "requests": None}, kappa=0.5, kind="error", confidence=0.9)
+@pytest.mark.parametrize("kind", ["error", "regret"])
+async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_path, kind):
+    signed = certificate(made_for={**made_for(load(CONFIG)), "requests": None}, kappa=0.5, kind=kind, confidence=0.9)
     settings = {
         "policy": directory(tmp_path / "policy", signed, policy=SURE_ENOUGH),
-        "guarantee": {"promise": "error"},
+        "guarantee": {"promise": kind},
         "audits": {"probability": 1, "seed": 1},
         "traces": {"store": f"sqlite:///{tmp_path}/traces.db"},
     }
@@ -198,7 +199,7 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
     made = {scope: new_key() for scope in ("ask", "feedback")}
     keys = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
     ask, tell = ({"x-api-key": key.key} for key in made.values())
-    script = {"small": [SURE], "large": [UNSURE]}
+    script = {"small": [SURE], "large": [SURE]}
     async with orchestrator(script, **settings, server={"keys": keys}) as served, asgi(served) as client:
         for right in (True, False):
             messages = [{"role": "user", "content": f"Is it the Danube? Say {right}."}]  # a question counts once
@@ -211,6 +212,6 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
             counted.append([(one["counted"], one["reason"]) for one in told[1:]])
         ((issued, _),) = served.runtime.service.holding
         monitor = served.runtime.service.monitors.of(issued).monitor
-        assert (monitor.audits, monitor.misses) == (2, 1)
+        assert (monitor and (monitor.audits, monitor.misses)) == {"error": (2, 1), "regret": None}[kind]
     again = (False, "this key has judged the answer before, and its first judgement stands")
-    assert counted == [[(True, "not missed"), again], [(True, "missed"), again]]
+    assert kind == "regret" or counted == [[(True, "not missed"), again], [(True, "missed"), again]]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cascade.api.logs import LogOptions
+from cascade.api.study import evaluate
 from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.conformal.monitor import Monitor
@@ -23,10 +25,12 @@ from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.episodes.opening import rows_of
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
+from cascade.logs.files import write_rows
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory, audits_on_record, record_audit, withdraw, withdrawal
 from cascade.policies.policy import EXIT, Prompted
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server.modes import Modes
 from cascade.serving.certified import CertifiedPolicy, in_service
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Question, Request
@@ -261,7 +265,7 @@ def miss(orchestrator: Orchestrator, count: int, **more: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("loss", "least", "most"), [(0.0, 0, 0), (0.5, 10, 30), (1.0, 40, 40)])
 def test_a_graded_loss_is_a_miss_with_its_own_probability(certified, loss, least, most, monkeypatch):
-    monkeypatch.setattr(Coverage, "audited", lambda *_: loss)
+    monkeypatch.setattr(Coverage, "served", lambda *_: loss)
     with made(certified, audits=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(40)]
         assert least <= sum(bool(orchestrator.record_outcome(each, "Danube").missed) for each in answers) <= most
@@ -283,6 +287,7 @@ def test_truths_of_audited_answers_are_counted(certified):
 
 
 DOWN = {"small": ProviderUnavailableError("down"), "large": "Answer: Danube"}
+GONE, REFUSED = ProviderUnavailableError("down", model="large"), reply("No", finish_reason="content_filter")
 
 
 @pytest.mark.parametrize(
@@ -468,61 +473,60 @@ def test_a_signal_that_the_policy_may_read_and_every_request_had_must_be_there(t
 # --- promises on the answer served ---
 
 
-@contextmanager
-def ladder(folder: Path, last: Any, kind: str, kappa: float = 5.0, **fields: Any) -> Iterator[Orchestrator]:
-    """Yield a ladder under a certificate, whose first model always answers Rhine; every answer is audited."""
-    now = certificate(kind=kind, confidence=0.9, kappa=kappa, made_for=made_for(load(LADDER)), **fields)
-    config = {**LADDER, "audits": ALWAYS, "policy": directory(folder, now, policy=SURE)}
-    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [last]})
-    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
-        yield orchestrator
-
-
-@pytest.mark.parametrize(
-    ("kind", "reference_right", "missed"),
-    [("error", None, True), ("regret", True, True), ("regret", False, False)],
-)
-def test_what_is_served_is_compared_with_the_truth(tmp_path, kind, reference_right, missed):
-    folder = directory(tmp_path, certificate(kind=kind, confidence=0.9, made_for=fingerprint()))
+@pytest.mark.parametrize("right", [True, False])
+def test_the_truth_about_the_reference_is_asked_for_where_no_step_is_its_own(tmp_path, right):
+    folder = directory(tmp_path, certificate(kind="regret", confidence=0.9, made_for=fingerprint()))
     with made(folder, audits=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
-        if kind == "regret":
-            with pytest.raises(UsageError, match="reference_right="):
-                orchestrator.record_outcome(hard, "Danube")
-        assert orchestrator.record_outcome(hard, "Danube", reference_right=reference_right).missed is missed
+        with pytest.raises(UsageError, match="reference_right="):
+            orchestrator.record_outcome(hard, "Danube")
+        assert orchestrator.record_outcome(hard, "Danube", reference_right=right).missed is right
         assert orchestrator.record_outcome(easy, "Danube").missed is False
-        (monitor,) = watching(orchestrator).values()
-        assert (monitor.risk, monitor.audits, monitor.misses) == (0.1, 2, missed)
-
-
-@pytest.mark.parametrize(("last", "missed"), [("Answer: Danube", True), ("Answer: Rhine", False), ("Answer:", None)])
-def test_the_reference_of_a_ladder_is_its_last_model(tmp_path, last, missed):
-    """One that gave no answer, as it never did at calibration, is no wrong reference: that audit is missing."""
-    with ladder(tmp_path, last, "regret") as orchestrator:
-        answer = orchestrator.ask(RIVER)
-        assert (answer.text, len(answer.steps)) == ("Rhine", 2)
-        assert orchestrator.record_outcome(answer, "Danube").missed is missed
-        if missed is False:  # a last model that an audit did not reach may have been right
-            assert orchestrator.record_outcome(replace(answer, steps=answer.steps[:1]), "Danube").missed is True
+        assert (watching(orchestrator)[None].audits, watching(orchestrator)[None].misses) == (2, right)
 
 
 @pytest.mark.parametrize(
-    ("last", "fields", "text", "counted"),
+    ("kind", "last", "fields", "loss"),
     [
-        ("Answer: Danube", {}, "Rhine", (1, 1, 0)),
-        ("Answer: the Rhine.", {}, "Rhine", (1, 0, 0)),
-        ("Answer:", {}, "Rhine", (1, 1, 0)),  # the reference gave nothing: the answer counts as different
-        (ProviderUnavailableError("down", model="large"), {}, "Rhine", (0, 0, 1)),  # neither kept nor missed
-        ("Answer: no JSON", {"kappa": -5.0, "comparator": "json"}, "no JSON", (1, 0, 0)),  # served by the reference
+        ("agreement", "Answer: Danube", {}, 1),
+        ("agreement", "Answer: the Rhine.", {}, 0),
+        ("agreement", "Answer:", {}, 1),  # the guide gives no answer: another one differs
+        ("agreement", REFUSED, {}, None),  # what it refuses and a failed call show nothing
+        ("agreement", GONE, {}, None),
+        ("agreement", GONE, {"fallbacks": ["c"]}, None),  # what answers in its place is not its output
+        ("agreement", "Answer: no JSON", {"kappa": -5.0, "comparator": "json"}, 0),  # served by the guide
+        ("regret", "Answer: Danube", {}, 1),
+        ("regret", "Answer: Rhine", {}, 0),
+        ("regret", "Answer:", {}, 0),  # no answer is not right
+        ("regret", GONE, {}, None),
+        ("error", REFUSED, {}, 1),
+        ("error", GONE, {}, None),
     ],
 )
-def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path, last, fields, text, counted):
-    with ladder(tmp_path, last, "agreement", **{"comparator": "exact", "reference": "large", **fields}) as orchestrator:
-        answer = orchestrator.ask(RIVER)
-        assert (answer.text, answer.audited) == (text, True)
-        assert orchestrator.record_outcome(answer, "Danube").counted is False
-        monitor = watching(orchestrator).get(None, Monitor(0.05, 0.1))
-        assert (monitor.audits, monitor.misses, orchestrator.runtime.service.monitors.status.missing) == counted
+def test_the_service_the_modes_and_a_log_find_the_same_loss(tmp_path, kind, last, fields, loss):
+    models = {"a": "small", "b": {"model": "large", "fallbacks": fields.pop("fallbacks", [])}, "c": "spare"}
+    url, needs = f"sqlite:///{tmp_path}/traces.db", made_for(load({**LADDER, "models": models}))
+    now = {"kappa": 5.0, "comparator": "exact", "reference": "large", "made_for": needs, **fields}
+    folder = directory(tmp_path / "policy", certificate(kind=kind, confidence=0.9, **now), policy=SURE)
+    config = {**LADDER, "models": models, "audits": ALWAYS, "policy": folder, "traces": {"store": url}}
+
+    def answers(request: Request) -> Any:
+        usual = {"small": "Answer: Rhine", "large": last, "spare": "Answer: Danube"}
+        return "Answer: Danube" if "easy" in request.question.text else usual[request.model]
+
+    with Orchestrator.from_config(config, providers={"fake": FakeProvider(answers)}) as orchestrator:
+        asked = [orchestrator.ask(text) for text in (EASY, HARD)]
+        told = [orchestrator.record_outcome(answer, "Danube").counted for answer in asked]
+        monitor, missing = watching(orchestrator)[None], orchestrator.runtime.service.monitors.status.missing
+        modes = Modes._differs(SimpleNamespace(_orchestrator=orchestrator), asked[1])
+    assert (monitor.audits, monitor.misses, missing) == ((1, 0, 1) if loss is None else (2, loss, 0))
+    labelled = kind != "agreement"
+    assert told[1] is (labelled and loss is not None)
+    assert labelled or modes == loss
+    write_rows(tmp_path / "log.jsonl", [{**row, "gold": ["Danube"] if labelled else None} for row in rows_of(url)])
+    log = LogOptions(str(tmp_path / "log.jsonl"), matcher="exact" if labelled else None)
+    (row,) = evaluate(log, folder, audits=True, tell=lambda _: None).reports[0].document["certificates"]
+    assert (row["audits"], row["lost"]) == ((1, 0) if loss is None else (2, loss))
 
 
 # --- fallbacks ---
