@@ -80,12 +80,10 @@ class Kind(ABC):
             return None
         if self.of_set:
             right = log.right[0, kept]
-            if hopeless(log)[0] or (right == 1).any():
-                return 0.0
-            return None if np.isnan(right).any() else 1.0
-        if node is None:
-            return float(self._of_nothing(log)[0])
-        return None if np.isnan(log.right[0, node]) else float(self.losses(log)[0, node])
+            covered = hopeless(log)[0] or (right == 1).any()
+            return None if not covered and np.isnan(right).any() else float(not covered)
+        loss = self._of_nothing(log)[0] if node is None else self.losses(log)[0, node]
+        return None if node is not None and np.isnan(log.right[0, node]) else float(loss)
 
     @abstractmethod
     def loss(self, log: Log) -> Floats:

@@ -336,15 +336,15 @@ def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str
 def record_audit(folder: str | Path, certificate: str, group: str, missed: bool) -> None:
     """Put an audit of a group, a hash, on record for every process that reads a policy directory. Raises OSError."""
     with _mark(folder, certificate, "audits").open("ab", buffering=0) as file:  # one write a line
-        file.write(f"{group} {missed:d}\n".encode("ascii"))
+        file.write(f"\n{group} {missed:d}\n".encode("ascii"))  # a killed process may have left half a line
 
 
 def audits_on_record(folder: str | Path, certificate: str, begin: int) -> tuple[list[tuple[str, bool]], int]:
     """Return group and miss of each audit on record after so many bytes, and how many bytes there are by now.
 
-    What cannot be read is none; a line that a killed process has left half written is passed over.
+    A line that a killed process has left half written is passed over. Raises OSError if it cannot be read.
     """
-    with suppress(OSError), _mark(folder, certificate, "audits").open("rb") as file:
+    with suppress(FileNotFoundError), _mark(folder, certificate, "audits").open("rb") as file:
         file.seek(begin)
         text = file.read()
         text = text[: text.rfind(b"\n") + 1]

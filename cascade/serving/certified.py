@@ -189,8 +189,8 @@ class CertifiedPolicy:
 
     def compared(self, answer: Answer, certificate: Certificate) -> float | str:
         """Return the loss of an audited answer by the output of the reference in it (`loss_of`)."""
-        horizon = self._strategy.horizon
-        return loss_of(answer, certificate.promise.rules, differing(answer, horizon, certificate.comparator), horizon)
+        horizon, kind = self._strategy.horizon, certificate.promise.rules
+        return loss_of(answer, kind, differing(answer, horizon, certificate.comparator), horizon, by_itself=True)
 
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> AuditOutcome:
         """Record the truth about an answer. Raises as `Orchestrator.record_outcome` does."""
@@ -200,16 +200,15 @@ class CertifiedPolicy:
             return AuditOutcome(reason=f"it was {reason}")
         if self._compares(certificate):
             return AuditOutcome(reason="it was compared with the reference's as soon as it was given")
-        kind, by_itself = certificate.promise.rules, plan.ends_with_reference
-        loss = loss_of(answer, kind, right, plan.horizon, reference_right, by_itself=by_itself)
-        return self._counted(answer, certificate, loss)
+        given = certificate.promise.rules, right, plan.horizon, reference_right
+        return self._counted(answer, certificate, loss_of(answer, *given, by_itself=plan.ends_with_reference))
 
     def _counted(self, answer: Answer, certificate: Certificate, loss: float | str) -> AuditOutcome:
         """Count an audit with its loss; in words why it shows none."""
         if isinstance(loss, str):
             return self.monitors.missing(loss)
-        coin = drawn_number(f"{certificate.id}|{identity(answer.question.text, answer.question.context)}")
-        missed = loss > coin  # a graded loss is a miss with its own probability, so that misses have the promised rate
+        # A graded loss is a miss with its own probability, so that misses have the promised rate.
+        missed = loss > drawn_number(f"{certificate.id}|{identity(answer.question.text, answer.question.context)}")
         if certificate.id not in self._voided:
             return AuditOutcome(missed, reason="it was given under an earlier certificate")
         return self.monitors.count(certificate, missed, group_of(answer.question))

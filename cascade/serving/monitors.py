@@ -11,7 +11,8 @@ import math
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import NamedTuple
@@ -70,57 +71,44 @@ def differing(answer: Answer, horizon: int, comparator: str | None) -> Judge:
 
 
 def loss_of(
-    answer: Answer,
-    rules: Kind,
-    right: Judge,
-    horizon: int,
-    reference_right: bool | None = None,
-    *,
-    by_itself: bool = True,
+    answer: Answer, rules: Kind, right: Judge, horizon: int, reference_right: bool | None = None, *, by_itself: bool
 ) -> float | str:
     """Return what a promise loses by an audited answer, in 0..1; in words why the audit does not show it.
 
     It is the loss of a log of this one request, so an audit counts as the requests did that certified: one in which a
-    call failed shows nothing, and a call that the model refused is not on record.
-
-    Args:
-        answer: the answer, with the steps that an audit runs.
-        rules: the kind of the promise.
-        right: judges a text.
-        horizon: the number of the last step.
-        reference_right: whether the reference alone is right, if somebody says it.
-        by_itself: whether the last step has the reference's own answer.
+    call failed shows nothing, and a call that the model refused is not on record. `horizon` is the number of the last
+    step, which has the reference's own answer if `by_itself`; somebody may say whether the reference alone is right.
 
     Raises:
         UsageError: the promise needs that, and nobody says it.
     """
     failed = [call for call in answer.calls if call.error is not None]
-    answered = {step.number for step in answer.steps if step.candidates}
     for call in failed:
-        if call.request.step in answered or not refused_for_good(call.failed_with):
+        if not refused_for_good(call.failed_with) or any(  # another model may have answered in its place
+            step.candidates for step in answer.steps if step.number == call.request.step
+        ):
             return f"the call of {call.request.role} at step {call.request.step} failed ({call.failed_with})"
-    refused = {call.request.step for call in failed}
-    steps = {step.number: step for step in answer.steps if step.number not in refused}
+    steps = {step.number: step for step in answer.steps if step.number not in {call.request.step for call in failed}}
     complete = horizon in steps or (not by_itself and any(step.final for step in answer.steps))
-    log, kept, node = _log_of(answer, steps, range(1, max(horizon, *steps) + 1), right, complete=complete)
+    log, kept, node = _log_of(
+        answer, {number: steps.get(number) for number in range(1, max(horizon, *steps) + 1)}, right, complete=complete
+    )
     alone = math.nan if reference_right is None else float(reference_right)
     if reference_right is None and by_itself and complete:  # without an answer it is wrong, as in a log
         alone = 0.0 if log.answer[0, -1] < 0 else log.right[0, -1]
-    reference = Reference(np.array([alone]), np.array([-1]), by_itself)
-    loss = rules.served(replace(log, reference=reference), kept, node)
-    unknown = math.isnan(alone) and not rules.covers_all
+    log = replace(log, reference=Reference(np.array([alone]), np.array([-1]), by_itself))
+    loss, unknown = rules.served(log, kept, node), math.isnan(alone) and not rules.covers_all
     if loss and unknown and not by_itself:
         raise UsageError("Say whether the reference alone would have been right: record_outcome(…, reference_right=…).")
     return "not every step was run, or an answer has no verdict" if loss is None or (unknown and by_itself) else loss
 
 
 def _log_of(
-    answer: Answer, steps: Mapping[int, Step], numbers: Iterable[int], right: Judge, *, complete: bool
+    answer: Answer, steps: Mapping[int, Step | None], right: Judge, *, complete: bool
 ) -> tuple[Log, list[int], int | None]:
     """Return an answer's request as a log of its steps, with a node for each answer; those kept, and the one served."""
     nodes, texts, kept = list[Node](), list[str | None](), list[int]()
-    for number in numbers:
-        step = steps.get(number)
+    for number, step in steps.items():
         kept += [len(nodes) + at for at in (step.decision.keep if step and step.decision else ())]
         texts += [candidate.text for candidate in step.candidates] if step and step.candidates else [None]
         nodes += [Node(f"answer {at}", number - 1) for at in range(len(nodes), len(texts))]
@@ -128,11 +116,10 @@ def _log_of(
     truth = [[math.nan if (verdict := judged[text]) is None else float(verdict) for text in texts]]
     keys = [None if text is None else answer_key(text, answer.question.chat) for text in texts]
     answers = [[-1 if key is None else keys.index(key) for key in keys]]
-    bought, row = [[node.step + 1 in steps for node in nodes]], ("audit",)
-    arrays = np.array(answers), np.array(truth), np.zeros_like(bought, np.int64), np.array(bought), np.array([complete])
-    log = Log("audit", tuple(nodes), row, row, *arrays, np.full_like(arrays[1], math.nan))
+    bought, row, ends = [[bool(steps[node.step + 1]) for node in nodes]], ("audit",), np.array([complete])
+    columns = np.array(answers), np.array(truth), np.zeros_like(bought, np.int64), np.array(bought), ends
     served = (at for at in kept or range(len(texts)) if texts[at] is not None and texts[at] == answer.text)
-    return log, kept, next(served, None)
+    return Log("", tuple(nodes), row, row, *columns, np.full_like(columns[1], math.nan)), kept, next(served, None)
 
 
 class CertificateMonitor(NamedTuple):
@@ -274,24 +261,31 @@ class CertificateMonitors:
                 return AuditOutcome(missed, reason="its certificate was withdrawn in the meantime")
             if not self._add(certificate, group, missed):
                 return AuditOutcome(missed, reason="its group was counted before, and counts once")
-        try:
+        with self._on_record(name):
             if self.folder is not None:
                 record_audit(self.folder, name, group, missed)
                 if name in self.withdrawn:
                     withdraw(self.folder, name, self.withdrawn[name][1])
-        except OSError as error:
-            if name in self.withdrawn or not self._lost:  # not with each audit
-                logger.warning("other processes, and this one after a restart, do not know of its audits: %s", error)
-            self._lost = True
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
 
     def _catch_up(self, certificate: Certificate) -> None:
         """Add the audits that other processes have put on record meanwhile. The lock is held."""
         if self.folder is not None:
             at = self.folder, certificate.id
-            audits, self._read[at] = audits_on_record(*at, self._read.get(at, 0))
-            for group, missed in audits:
-                self._add(certificate, group, missed)
+            with self._on_record():  # where that fails, the next request tries again
+                audits, self._read[at] = audits_on_record(*at, self._read.get(at, 0))
+                for group, missed in audits:
+                    self._add(certificate, group, missed)
+
+    @contextmanager
+    def _on_record(self, name: str = "") -> Iterator[None]:
+        """Read or write the record; if that fails, warn: at the first time, and where the certificate is withdrawn."""
+        try:
+            yield
+        except OSError as error:
+            if name in self.withdrawn or not self._lost:
+                logger.warning("other processes, and this one after a restart, may not know of all audits: %s", error)
+            self._lost = True
 
     def _add(self, certificate: Certificate, group: str, missed: bool) -> bool:
         """Update a monitor; return False if the group has counted. The lock is held."""

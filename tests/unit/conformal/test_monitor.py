@@ -260,5 +260,5 @@ def audited(served: str, kept: str = "", answers: str = "") -> Answer:
     ],
 )
 def test_the_loss_of_an_audited_answer(kind, answer, loss):
-    found = loss_of(answer, kind_of(kind), TRUTH.get, 3)
+    found = loss_of(answer, kind_of(kind), TRUTH.get, 3, by_itself=True)
     assert (None if isinstance(found, str) else found) == loss

@@ -365,12 +365,5 @@ def test_an_alarm_stays_whatever_serves():
     assert monitors.count(held, True, "another").reason == "its certificate was withdrawn in the meantime"
 
 
-def test_a_truth_is_a_rule_or_the_accepted_answers():
-    def is_danube(text: str) -> bool:
-        return text == "Danube"
-
-    assert judge(is_danube, "exact") is is_danube
-    assert judge("the Danube", "exact")("Danube") is True
-    assert judge(["Danube", "Donau"], "exact")("donau.") is True
+def test_a_truth_is_judged_by_the_matcher():
     assert judge("3.14", "number:rel=0.01")("3.15") is True
-    assert judge("Danube", "exact")("Rhine") is False
