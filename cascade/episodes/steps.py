@@ -116,7 +116,7 @@ def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
     gives = calls.flags["answers"][bought.calls] & (candidate >= 0)
     width = int(candidate.max(initial=0)) + 1
     runs, times = np.unique(bought.step_of[gives] * width + candidate[gives], return_counts=True)
-    doubled = any_of(bought.episode[runs[times > 1] // width]) & (calls.episodes.name == calls.episodes.spelled)
+    doubled = any_of(bought.episode[runs[times > 1] // width]) & calls.episodes.own
     silent = (many == 0) & (np.bincount(bought.step_of[calls.flags["replied"][bought.calls]], minlength=steps) == 0)
     unknown = np.bincount(bought.answers_in[np.isnan(calls.right[bought.answer])], minlength=steps) > 0
     unknown |= np.isnan(calls.right).all()  # in such a log an episode without an answer is not judged either

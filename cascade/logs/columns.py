@@ -32,7 +32,8 @@ _ABOUT = (ACT, "judge", "verify")
 class Episodes(NamedTuple):
     """Of each episode, in the order of the first rows: its data set and id, and what its first row with a value says.
 
-    `request` is the id of the question, `spelled` that of its spelling, `kind` the form of the request; None: unknown.
+    `request` is the id of the question, `own` whether the episode's is that of its spelling, `kind` the form of the
+    request; None: unknown.
     """
 
     dataset: Objects
@@ -40,7 +41,7 @@ class Episodes(NamedTuple):
     group: Objects
     segment: Objects
     request: Objects
-    spelled: Objects
+    own: Bools
     kind: Objects
     features: Mapping[str, Floats]
 
@@ -142,9 +143,9 @@ def calls_of(rows: Iterable[Row]) -> Calls:
     for name, of_calls in signals.items():
         spread[name][list(of_calls)] = list(of_calls.values())
     columns = np.array(heads, dtype=object).reshape(-1, 8).T
-    requests = [(at, *request) for at, request in enumerate(columns[7]) if request is not None]
+    requests = [(*request, at) for at, request in enumerate(columns[7]) if request is not None]
     return Calls(
-        Episodes._make([*columns[:7], _features(len(heads), [requests])]),
+        Episodes._make([*columns[:5], columns[5].astype(np.bool_), columns[6], _features(len(heads), [requests])]),
         names.values_in_order,
         reads.values_in_order,
         refused,
@@ -158,12 +159,13 @@ def calls_of(rows: Iterable[Row]) -> Calls:
 
 
 def _features(size: int, pieces: Iterable[Sequence[tuple[Any, ...]]]) -> dict[str, Floats]:
-    """Return the numbers of requests, each given as the number of its episode, its text, its context and its chat."""
+    """Return the numbers of requests, each given as its text, its context, its chat and its episode."""
     features: dict[str, Floats] = defaultdict(lambda: np.full(size, np.nan))
     for piece in filter(None, pieces):
-        rows, *requests = zip(*piece, strict=True)
+        texts, contexts, chats, rows, *_ = zip(*piece, strict=True)
         at = np.array(rows, dtype=np.int64)
-        for name, values in asked_numbers(*requests).items():
+        requests = [request_of(chat) if chat else None for chat in chats]
+        for name, values in asked_numbers(texts, contexts, requests).items():
             features[name][at] = values
     return dict(features)
 
@@ -179,8 +181,8 @@ def _note_head(head: list[Any], row: Row) -> None:
     text, context = row["question"], row["context"]
     head[2], head[3] = group or row["group"], segment or row["segment"]
     if text is not None and request is None:
-        head[4], head[5] = identity(text, context), question_id(text, context)
-        head[7] = None if schema.is_hashed(text) else (text, context, chat_of(row))
+        head[4], head[5] = identity(text, context), question_id(text, context) == head[1]
+        head[7] = None if schema.is_hashed(text) else (text, context, replay_of(row).get(schema.CHAT) and context)
     if text is not None and kind is None:
         head[6] = kind_asked(row)
 
@@ -331,23 +333,22 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
     }
     codes = ", ".join(f"coalesce(enum_code({name}::{name}), -1)::INTEGER AS {name}" for name in shared)
     heads = duck.run(f"SELECT name, {codes} FROM heads ORDER BY episode").fetchnumpy()
-    ids = np.full((2, heads["name"].size), None, dtype=object)
+    request, own = np.full(heads["name"].size, None), np.zeros(heads["name"].size, dtype=np.bool_)
     query = (
-        "SELECT episode, request_id(question, context), CASE WHEN digest(question, context) = name THEN '' ELSE "
-        "digest(question, context) END, CASE WHEN NOT regexp_full_match(question, 'sha256:[0-9a-f]{64}') THEN question "
-        f"END, context, {replay['chat']} FROM heads LEFT JOIN log ON n = asked"
+        "SELECT CASE WHEN NOT regexp_full_match(question, 'sha256:[0-9a-f]{64}') THEN question END, context, "
+        f"{replay['chat']}, episode, request_id(question, context), digest(question, context) = name "
+        "FROM heads JOIN log ON n = asked"
     )
 
     def pieces() -> Iterator[Sequence[tuple[Any, ...]]]:
         for rows in duck.pieces(query):
-            episodes, *both, _, _, _ = zip(*rows, strict=True)
-            ids[:, episodes] = np.array(both, dtype=object)
-            yield [(at, *texts, chat and request_of(chat)) for at, _, _, *texts, chat in rows if texts[0] is not None]
+            *_, at, ids, same = zip(*rows, strict=True)
+            request[[*at]], own[[*at]] = ids, same
+            yield [row for row in rows if row[0] is not None]
 
-    features = _features(ids.shape[1], pieces())
+    features = _features(request.size, pieces())
     shared["kind"] = [*map(json.loads, shared["kind"])]
     dataset, group, segment, forms = [
         np.array([*values, None], dtype=object)[heads[name]] for name, values in shared.items()
     ]
-    ids[1] = np.where(ids[1] == "", heads["name"], ids[1])
-    return Episodes._make([dataset, heads["name"], group, segment, *ids, forms, features])
+    return Episodes(dataset, heads["name"], group, segment, request, own, forms, features)

@@ -77,8 +77,8 @@ def hashed(ids: Iterable[str]) -> tuple[str, ...]:
 
 def first_bits(names: Iterable[str]) -> NDArray[np.uint64]:
     """Return the first 64 bits of the SHA-256 of each name as a number."""
-    digests = [sha256(name.encode("utf-8", "replace")).digest()[:8] for name in names]
-    return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
+    digests = b"".join([sha256(name.encode("utf-8", "replace")).digest() for name in names])
+    return np.frombuffer(digests, dtype=">u8")[::4].astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
