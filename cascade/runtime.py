@@ -85,7 +85,7 @@ class Started:
         from cascade.streaming import Flow, served
 
         strategy = self.plan.strategy
-        flow = Flow(strategy.horizon if strategy.ends_with_reference else 0)
+        flow = Flow(0 if strategy.is_joint else strategy.horizon)
         return self._settled(served(self.walk, self.complete, self.stream, flow, blocks=bool(strategy.agents)))
 
     async def _settled(self, events: AsyncGenerator[_Event, None]) -> AsyncGenerator[_Event | Answer, None]:

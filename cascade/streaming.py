@@ -14,14 +14,14 @@ from typing import TypeAlias
 from cascade.engine import Run, Steps
 from cascade.errors import BudgetExceededError, ProviderError
 from cascade.plans.reply import AnswerText
+from cascade.policies.signals import purposes_of
 from cascade.types import Answer, Completion, Request, Step, TextDelta
 
 Pieces: TypeAlias = Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
 """Makes a call and yields the reply as it is written."""
 Events: TypeAlias = AsyncGenerator[TextDelta | Step | Answer, None]
 
-_ANSWERING = frozenset({"answer", "direct"})
-"""The purposes of calls whose replies have an answer; other calls judge or decide."""
+_ANSWERING = purposes_of("answer", "direct")
 
 
 async def play(walk: Run, answer: Pieces, *, blocks: bool = False) -> Events:

@@ -18,8 +18,9 @@ from cascade.episodes.journal import is_call
 from cascade.errors import BadResponseError, ProviderError, RefusedError, UsageError, refused_for_good
 from cascade.logs.questions import AskedQuestion, matcher_of
 from cascade.logs.schema import CHAT, FAILED, chat_of, completion_of, is_hashed, replay_of
-from cascade.plans.nodes import JUDGING, Plan
+from cascade.plans.nodes import Plan
 from cascade.plans.reply import split_reply
+from cascade.policies.signals import purposes_of
 from cascade.table import AGREEMENT
 from cascade.types import Completion, Question, Request
 
@@ -184,7 +185,7 @@ def _question_of(name: str, head: Mapping[str, Any]) -> AskedQuestion:
 def _completion(row: Mapping[str, Any]) -> Completion:
     """Return the reply of a row; of an imported one its answer, where no reply reads as this answer."""
     replay, text = replay_of(row), row["text"]
-    judges = replay.get("purpose", "answer") in JUDGING  # its answer is the judged one again
+    judges = replay.get("purpose", "answer") in purposes_of("verdict", "check")  # its answer is the judged one again
     if not (judges or replay.get(CHAT) or row["answer"] is None or split_reply(text or "")[1] == row["answer"]):
         text = row["answer"]
     defaults = {"finish_reason": "stop", "usage_estimated": False}

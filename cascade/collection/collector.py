@@ -226,7 +226,6 @@ class Collector:
         refused a step, the step is unknown and the question stays: leaving it out would bias the sample.
         """
         everything, *named = self._plans
-        self._whole = 0
         judge_named = functools.cache(get_matcher)
         for question in self.questions:
             judge = matcher or judge_named(question.matcher or "exact")

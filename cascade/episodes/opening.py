@@ -64,7 +64,8 @@ def open_log(
     check_there(log)
     counts = Dropped() if dropped is None else dropped
     counting = iter([counts])  # what is left out is counted the first time that the log is read
-    small = _is_small(log)
+    with _file(log) as path:  # few rows are read once: duckdb takes a tenth of a second to begin
+        small = path.is_file() and path.stat().st_size <= _SMALL_BYTES.get(path.suffix, 0)
 
     @cache
     def listed() -> tuple[Row, ...]:
@@ -102,12 +103,6 @@ def rows_of(
         return
     with _file(log) as path, opened_log(path, dropped, where, models) as opened:
         yield from opened.rows()
-
-
-def _is_small(log: str) -> bool:
-    """Whether a log is a file with so few rows that they are read once: duckdb takes a tenth of a second to begin."""
-    with _file(log) as path:
-        return path.is_file() and path.stat().st_size <= _SMALL_BYTES.get(path.suffix, 0)
 
 
 @contextmanager

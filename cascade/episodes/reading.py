@@ -281,11 +281,6 @@ class _ReferenceOutputs:
             )
         return next(iter(names)) if len(names) == 1 else "the guide"
 
-    @property
-    def only_audits(self) -> bool:
-        """Whether to use audited questions only: in the others, the outcomes decided whether all steps were run."""
-        return bool(self.audited) and any(self.output(name) is None for name in self.episodes - self.audited)
-
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
@@ -327,7 +322,10 @@ def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabell
     }
 
     def judged(dropped: Dropped) -> Iterator[dict[str, Any]]:
-        audits = {dataset for dataset, reference in references.items() if reference.only_audits}
+        # in questions without an audit, the outcomes decided whether all steps were run
+        audits = {
+            name for name, at in references.items() if at.audited and None in map(at.output, at.episodes - at.audited)
+        }
         left_out: set[tuple[str, str]] = set()
         for row in rows():
             dataset, episode = row["dataset"] or "log", row["episode_id"]

@@ -20,12 +20,13 @@ from cascade.logs.schema import chat_of, replay_of, request_of
 from cascade.logs.source import pointer
 from cascade.matching import answer_key
 from cascade.policies.features import asked_numbers
+from cascade.policies.signals import purposes_of
 from cascade.table import Bools, Floats, Ints
 from cascade.types import ACT
 
 Row: TypeAlias = Mapping[str, Any]
 Objects: TypeAlias = np.ndarray[tuple[int], np.dtype[np.object_]]
-_ABOUT = (ACT, "judge", "verify")
+_ABOUT = {ACT, *purposes_of("verdict", "check")}
 """The purposes of an agent's own calls, and of calls about an answer: their form is not the request's."""
 
 

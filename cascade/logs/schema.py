@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from cascade.errors import UsageError, refused_for_good
 from cascade.identity import hash_of, question_id
 from cascade.money import PLAIN_TIERS, PriceTable
+from cascade.policies.signals import purposes_of
 from cascade.types import ACT, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
     }
 
 
-_DECIDING = frozenset({"decide", "exit", ACT})
+_DECIDING, _JUDGING = {ACT, *purposes_of("decision")}, purposes_of("verdict")
 
 
 def _candidate_of(step: Step, call: Call) -> int | None:
@@ -249,7 +250,7 @@ def _candidate_of(step: Step, call: Call) -> int | None:
     is with a verdict on a chat in a round of base and guide; a judge in a step of its own offers the answer again.
     """
     in_round = call.request.question.chat is not None and step.parents is None
-    if call.request.sample or call.request.purpose in _DECIDING or (in_round and call.request.purpose == "judge"):
+    if call.request.sample or call.request.purpose in (_DECIDING | _JUDGING if in_round else _DECIDING):
         return None
     for index, candidate in enumerate(step.candidates):
         if candidate.source == call.request.role:

@@ -8,10 +8,10 @@ its parents alone, never on the policy: a log of all nodes gives the exact resul
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.errors import ProviderError, UsageError
@@ -32,15 +32,13 @@ from cascade.plans.verdict import (
     read_exit,
 )
 from cascade.policies.base import Selection
+from cascade.policies.signals import KINDS, NodeKind
 from cascade.providers.verifiers import read_verdict, sent_output
 from cascade.safety import defuse
 from cascade.text import data_block
 from cascade.types import GUIDE_ONLY, LAST_ONLY, SKIP, Candidate, Completion, Message, Question, Request, Step
 
-Purpose: TypeAlias = Literal["answer", "sample", "outright", "judge", "verify", "check", "direct", "decide", "exit"]
-ANSWERING = frozenset({"answer", "sample", "outright"})
-JUDGING = frozenset({"judge", "verify"})
-_BY_ITSELF = ANSWERING | {"direct"}
+_BY_ITSELF = frozenset({"answer", "direct"})
 _DECISION_TOKENS = 8
 
 
@@ -51,13 +49,7 @@ class PlanNode:
     Attributes:
         name: its name in logs and answers.
         use: the model and how it is asked.
-        purpose: "answer": the model answers; if the node has parents, it reads their answers and verdicts first.
-            "sample": the same prompt is sampled again. "outright": an answer of the model that the other nodes save.
-            "judge": the model says whether its parent's answer is right. "verify": it also gives its own answer after a
-            no. "check": a function, which is free, checks the parent's answer. "direct": the model
-            answers where the step lacks an answer that can be served. "decide", "exit": it says what to do next. Logs
-            have the purpose of the call (`Request.purpose`), which calls the first three "answer", the next two
-            "judge", and a check "verify".
+        purpose: one of `policies.signals.KINDS`.
         parents: the numbers of the nodes that it reads, from 1.
         joins: whether it belongs to the step of the node before it, so that no policy decides in between.
         samples: how many verdicts are asked for if the model gives no log-probs.
@@ -65,10 +57,15 @@ class PlanNode:
 
     name: str
     use: ModelUse
-    purpose: Purpose = "answer"
+    purpose: str = "answer"
     parents: tuple[int, ...] = ()
     joins: bool = False
     samples: int = 1
+
+    @property
+    def kind(self) -> NodeKind:
+        """What it is for."""
+        return KINDS[self.purpose]
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class Plan:
 
     @cached_property
     def is_joint(self) -> bool:
-        """Whether a step has several nodes, as in rounds."""
+        """Whether a step has several nodes, as in rounds. Else the last is the reference's answer alone."""
         return any(node.joins for node in self.nodes)
 
     @cached_property
@@ -112,17 +109,12 @@ class Plan:
         return () if self.is_joint else tuple([self._named(node) for node in self.nodes])
 
     @property
-    def ends_with_reference(self) -> bool:
-        """Whether the last step is the reference's answer alone."""
-        return not self.is_joint
-
-    @property
     def reference_walk(self) -> str:
         """A log's name for the reference alone: a ladder's last model, or the guide asked outright."""
-        return LAST_ONLY if self.ends_with_reference else GUIDE_ONLY
+        return GUIDE_ONLY if self.is_joint else LAST_ONLY
 
     def _named(self, node: PlanNode) -> str:
-        return f"the check of {self.nodes[node.parents[0] - 1].name}" if node.purpose == "check" else node.name
+        return f"the check of {self.nodes[node.parents[0] - 1].name}" if node.kind.reply == "check" else node.name
 
     def only(self, selection: Selection) -> Plan:
         """Return the plan of some nodes, or of the reference alone.
@@ -175,13 +167,12 @@ def steps_of(nodes: Sequence[PlanNode]) -> list[list[int]]:
 
 def reference_of(nodes: Sequence[PlanNode]) -> PlanNode:
     """Return the last node that answers by itself."""
-    return [node for node in nodes if node.purpose in _BY_ITSELF][-1]
+    return [node for node in nodes if node.kind.reply in _BY_ITSELF][-1]
 
 
 def unsuited_to_chat(nodes: Sequence[PlanNode]) -> PlanNode | None:
-    """Return a node for which chat requests have no prompt: an answer that reads others, or LLM-exit; None if none."""
-    reading = (node for node in nodes if node.purpose == "exit" or (node.purpose in ANSWERING and node.parents))
-    return next(reading, None)
+    """Return a node for which chat requests have no prompt, such as an answer that reads others; None if none."""
+    return next((node for node in nodes if not node.kind.chat or (node.kind.reply == "answer" and node.parents)), None)
 
 
 @dataclass(slots=True)
@@ -224,9 +215,9 @@ class _Walk:
         self.numbers, self.is_joint = steps_of(self.nodes), plan.is_joint
         self.results = [_Purchase() for _ in self.nodes]
         self.retold: dict[tuple[int, str | None], tuple[Message, ...]] = {}
-        judges = [node for node in self.nodes if node.purpose in JUDGING]
-        self.judged = {parent for node in judges if node.joins for parent in node.parents}
-        self.separate_judges = bool(judges) and not self.is_joint
+        judges = [node for node in self.nodes if node.kind.reply == "verdict"]
+        self.judged = {parent: node.kind.signal for node in judges if node.joins for parent in node.parents}
+        self.separate = () if self.is_joint else tuple([node.kind.signal for node in judges])
 
     def steps(self) -> Walk:
         """Buy the nodes of each step, in order, or of the step that the policy names."""
@@ -247,13 +238,9 @@ class _Walk:
         """Buy a node. A failure is raised where no other node can answer, else noted in the step."""
         node = self.nodes[number - 1]
         try:
-            if node.purpose in ANSWERING:
-                yield from self._answer(number, node, draft)
-            elif node.purpose in JUDGING:
-                yield from self._judge(number, node, draft)
-            else:
-                ways = {"check": self._check, "direct": self._direct, "decide": self._decide, "exit": self._exit}
-                yield from ways[node.purpose](node, draft)
+            ways = {"answer": self._answer, "direct": self._direct, "verdict": self._judge, "check": self._check}
+            ways |= {"decide": self._decide, "exit": self._exit}
+            yield from ways[node.purpose if node.purpose in ways else node.kind.reply](number, node, draft)
         except ProviderError as error:
             if error.shown or self._needs(number, node, draft):
                 raise
@@ -261,21 +248,21 @@ class _Walk:
 
     def _needs(self, number: int, node: PlanNode, draft: _StepDraft) -> bool:
         """Whether no answer is left if a node brings none."""
-        if node.purpose == "direct":
+        if node.kind.reply == "direct":
             return not draft.candidates
         goes_on = self.is_joint and bool(node.parents)  # the same model failed that would have to answer again
-        return node.purpose in ANSWERING and (goes_on or not self._answers()) and not self._is_followed(number)
+        return node.kind.reply == "answer" and (goes_on or not self._answers()) and not self._is_followed(number)
 
     def _is_followed(self, number: int) -> bool:
         """Whether a later node can answer without reading this one."""
-        return any(number not in node.parents for node in self.nodes[number:] if node.purpose in _BY_ITSELF)
+        return any(number not in node.parents for node in self.nodes[number:] if node.kind.reply in _BY_ITSELF)
 
     def _answers(self, model: str | None = None) -> list[str]:
         """Return the answers so far, of one model or of all; an answer that a judge repeats counts once."""
         return [
             result.candidate.text
             for node, result in zip(self.nodes, self.results, strict=True)
-            if result.candidate is not None and node.purpose in ANSWERING and model in {None, node.use.name}
+            if result.candidate is not None and node.kind.reply == "answer" and model in {None, node.use.name}
         ]
 
     # --- answers ---
@@ -292,8 +279,8 @@ class _Walk:
             draft.signals["model_skipped"] = 1.0
             draft.notes.append(f"{node.use.name} was not asked: {lacks}")
             return
-        parents = self._answering_parents(node) if self.is_joint else node.parents
-        if not all(self.results[parent - 1].bought for parent in parents):
+        read = [at for at in node.parents if not self.is_joint or self.nodes[at - 1].kind.reply == "answer"]
+        if not all(self.results[parent - 1].bought for parent in read):
             draft.notes.append(f"{node.name} was not asked: what it reads is missing")
             return
         if node.parents:
@@ -322,23 +309,22 @@ class _Walk:
         """Take an answer as a candidate, and compare it with the earlier ones."""
         node, result, candidate = self.nodes[number - 1], self.results[number - 1], reading.candidate
         earlier = self._answers()
-        alike = self._answers(node.use.name) if node.purpose == "sample" else earlier
+        alike = self._answers(node.use.name) if node.kind.redraws else earlier
         result.bought, result.text, result.candidate = True, completion.text, candidate
         draft.signals |= reading.signals
         draft.warnings += reading.warnings
-        if self.separate_judges:
-            draft.signals["p_yes"] = None  # without this signal a table would take the log-probs as the confidence
+        draft.signals |= dict.fromkeys(self.separate)  # else a table would take the log-probs as the confidence
         if candidate is None:
             draft.notes.append(f"the reply of {node.name} has no complete answer")
             if number in self.judged and (self.chat is not None or not completion.truncated):
-                draft.signals["p_yes"] = 0.0
+                draft.signals[self.judged[number]] = 0.0
             return
         draft.candidates.append(candidate)
         agrees = agreement(candidate.text, earlier, self.chat) if earlier else None
         draft.signals["agrees_with_earlier"] = agrees
-        if node.purpose == "sample":
+        if node.kind.redraws:
             share = agreement(candidate.text, [*alike, candidate.text], self.chat) if alike else None
-            draft.signals["answer_share"] = share
+            draft.signals[node.kind.signal] = share
         if self.chat is not None:
             return
         result.trace = reading.trace
@@ -351,13 +337,10 @@ class _Walk:
     def _drawn(self, number: int) -> ModelUse:
         """Return how the model of a node is asked: a later sample has another seed, if a seed is set."""
         node = self.nodes[number - 1]
-        if node.purpose != "sample" or node.use.seed is None:
+        if not node.kind.redraws or node.use.seed is None:
             return node.use
         before = sum(other.use.name == node.use.name for other in self.nodes[: number - 1])
         return replace(node.use, seed=node.use.seed + before)
-
-    def _answering_parents(self, node: PlanNode) -> list[int]:
-        return [parent for parent in node.parents if self.nodes[parent - 1].purpose in ANSWERING]
 
     def _earlier(self, node: PlanNode) -> Iterator[Message]:
         """Yield the earlier replies that a node reads, each with the judgement of it.
@@ -365,14 +348,14 @@ class _Walk:
         A small model repeats the word that it is told as its next answer: told "yes", it answers "yes". So it is told
         the answer that a verifier favours, and not its yes or no.
         """
-        for parent in self._answering_parents(node):
+        for parent in node.parents:
             result = self.results[parent - 1]
             if result.candidate is None:
                 continue
             verdicts = [
                 self.results[judge - 1].verdict
                 for judge in node.parents
-                if self.nodes[judge - 1].purpose == "verify" and parent in self.nodes[judge - 1].parents
+                if self.nodes[judge - 1].kind.corrects and parent in self.nodes[judge - 1].parents
             ]
             answers = (verdict.favoured(result.candidate.text) for verdict in verdicts)
             suggested = next((answer for answer in answers if answer is not None), None)
@@ -382,7 +365,7 @@ class _Walk:
                 self.retold[parent, suggested] = (Message("assistant", defuse(result.text)), *again)
             yield from self.retold[parent, suggested]
 
-    def _direct(self, node: PlanNode, draft: _StepDraft) -> _Buying:
+    def _direct(self, _: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Let a model answer by itself as the last resort: for a failure, after a refused message, or at the end."""
         first, *others = draft.results
         refused = self.chat is not None and any(other.verdict.says_yes is False for other in others)
@@ -392,7 +375,7 @@ class _Walk:
         draft.final = True
         request = self._request(node.use, node, draft)
         if self.chat is None:
-            request = request._replace(purpose="direct", top_logprobs=None)
+            request = request._replace(purpose=node.kind.call, top_logprobs=None)
         earlier = self._answers()
         reading = reply.read((yield from self._reply(request)), request, last=not earlier)
         draft.warnings += reading.warnings
@@ -413,19 +396,23 @@ class _Walk:
         judged, result = self.results[node.parents[0] - 1], self.results[number - 1]
         if node.joins and judged.candidate is None:
             return
-        draft.signals["p_yes"] = None
+        kind, prompts = node.kind, self.plan.prompts
+        draft.signals[kind.signal] = None
         if not judged.bought or (self.chat is not None and len(self.chat.canonical) > MAX_QUESTION_CHARS):
             draft.notes.append(f"{node.name} has {'too long a question' if judged.bought else 'no answer'} to judge")
             return
         shown = judged.candidate or Candidate(judged.text, node.name, node.use.name)
-        result.verdict = verdict = yield from self._verdict(node, draft, shown, judged.trace)
-        result.bought = True
-        draft.signals |= {"p_yes": verdict.p_yes, "verdict_mass": verdict.mass}
+        messages = judging_messages(prompts, self.question, shown, judged.trace, decides=node.use.decides)
+        request = node.use.request(messages, node.name, kind.call, draft.number, self.question, ALTERNATIVES)
+        verdict, notes = yield from ask_verdict(request, node.samples, shown.text)
+        draft.notes += notes
+        result.verdict, result.bought = verdict, True
+        draft.signals |= {kind.signal: verdict.p_yes, "verdict_mass": verdict.mass}
         if not node.joins:
-            draft.signals["judge_share"] = self._share(node)
+            draft.signals[kind.share] = self._share(node)
         draft.candidates = [candidate._replace(confidence=verdict.p_yes) for candidate in draft.candidates]
         own = verdict.favoured(shown.text) if node.joins and self.chat is None else verdict.correction
-        if node.purpose == "verify" and own is not None:
+        if kind.corrects and own is not None:
             same = normalize_answer(own) == normalize_answer(shown.text)
             doubt = None if verdict.p_yes is None else 1.0 - verdict.p_yes
             draft.candidates.append(Candidate(own, node.name, node.use.name, verdict.p_yes if same else doubt))
@@ -433,35 +420,26 @@ class _Walk:
         elif not node.joins and judged.candidate is not None:
             draft.candidates.append(judged.candidate._replace(source=node.name, confidence=verdict.p_yes))
 
-    def _verdict(
-        self, node: PlanNode, draft: _StepDraft, judged: Candidate, trace: str
-    ) -> Generator[Request, Completion, Verdict]:
-        messages = judging_messages(self.plan.prompts, self.question, judged, trace, decides=node.use.decides)
-        request = node.use.request(messages, node.name, "judge", draft.number, self.question, ALTERNATIVES)
-        verdict, notes = yield from ask_verdict(request, node.samples, judged.text)
-        draft.notes += notes
-        return verdict
-
     def _share(self, node: PlanNode) -> float | None:
         """Return the share of an answer's judges so far that said yes; None without a verdict."""
         verdicts = [
             result.verdict.says_yes
             for judge, result in zip(self.nodes, self.results, strict=True)
-            if judge.purpose in JUDGING and judge.parents == node.parents and result.verdict.says_yes is not None
+            if judge.kind.reply == "verdict" and judge.parents == node.parents and result.verdict.says_yes is not None
         ]
         return sum(verdicts) / len(verdicts) if verdicts else None
 
-    def _check(self, node: PlanNode, draft: _StepDraft) -> _Buying:
+    def _check(self, _: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Check an answer, and offer it again. A step without an answer fails every check and is logged as failed."""
         candidate = self.results[node.parents[0] - 1].candidate
         if candidate is None:
             yield self._sent(node, draft, Candidate("", node.name, node.use.name))._replace(purpose=SKIP)
-            draft.signals["gate"] = 0.0
+            draft.signals[node.kind.signal] = 0.0
             draft.notes.append("there is no answer to check")
             return
         draft.candidates.append(candidate._replace(source=node.name))
-        draft.signals["gate"] = None
-        draft.signals["gate"] = read_verdict((yield self._sent(node, draft, candidate)).text)
+        draft.signals[node.kind.signal] = None
+        draft.signals[node.kind.signal] = read_verdict((yield self._sent(node, draft, candidate)).text)
 
     def _sent(self, node: PlanNode, draft: _StepDraft, candidate: Candidate) -> Request:
         """Return the call that sends a question and its output to a verifier as they are: what a digest is made of."""
@@ -469,32 +447,33 @@ class _Walk:
         chat, output = self.question.chat, sent_output(message)
         read = question_data(self.question) if chat is None else chat.canonical
         sent = (Message("user", read), Message("user", output))
-        return Request(node.use.name, sent, node.name, "verify", draft.number, self.question, 1)
+        return Request(node.use.name, sent, node.name, node.kind.call, draft.number, self.question, 1)
 
     # --- decisions of a model ---
 
-    def _decide(self, node: PlanNode, draft: _StepDraft) -> _Buying:
+    def _decide(self, _: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model what to do with this round."""
-        draft.signals["decided_action"] = None
-        base, *others = draft.results
+        (base, *others), about = draft.results, None
         if draft.candidates and base.bought:
             corrections = draft.candidates if base.candidate is None else draft.candidates[1:]
             verdict = next((other.verdict for other in others if other.verdict != NO_VERDICT), NO_VERDICT)
             correction = corrections[0].text if corrections else "none"
-            fields = decided_fields(self.question, base.candidate, verdict, correction)
-            request = self._short(node, draft, self.plan.prompts.decide.fill(fields))
-            draft.signals["decided_action"] = read_action((yield request).text)
+            about = decided_fields(self.question, base.candidate, verdict, correction)
+        yield from self._word(node, draft, about, read_action)
 
-    def _exit(self, node: PlanNode, draft: _StepDraft) -> _Buying:
+    def _exit(self, _: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model whether to stop. If that call fails, the answer is kept, since it is paid for."""
-        draft.signals["says_exit"] = None
-        if draft.candidates:
-            fields = {"question": self.question.text, "answers": "\n".join(self._answers())}
-            messages = self.plan.prompts.exit.fill(data_block(fields))
-            exits = read_exit((yield self._short(node, draft, messages)).text)
-            draft.signals["says_exit"] = None if exits is None else float(exits)
+        about = data_block({"question": self.question.text, "answers": "\n".join(self._answers())})
+        yield from self._word(node, draft, about if draft.candidates else None, read_exit)
 
-    def _short(self, node: PlanNode, draft: _StepDraft, messages: tuple[Message, ...]) -> Request:
-        """Return a call whose reply is a word."""
-        request = node.use.request(messages, node.name, node.purpose, draft.number, self.question)
-        return request._replace(max_tokens=_DECISION_TOKENS)
+    def _word(
+        self, node: PlanNode, draft: _StepDraft, about: str | None, read: Callable[[str], float | None]
+    ) -> _Buying:
+        """Ask for a word about something, if it is there, with the prompt of the kind's name."""
+        kind, value = node.kind, None
+        draft.signals[kind.signal] = None
+        if about is not None:
+            messages = getattr(self.plan.prompts, kind.call).fill(about)
+            request = node.use.request(messages, node.name, kind.call, draft.number, self.question)
+            value = read((yield request._replace(max_tokens=_DECISION_TOKENS)).text)
+        draft.signals[kind.signal] = None if value is None else float(value)

@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, GetPydanticSchema, field_validator
+from pydantic_core.core_schema import literal_schema
 
 from cascade.checks import did_you_mean, distinct, shown_name
 from cascade.errors import ConfigError, UsageError
 from cascade.plans.base import ModelUse
-from cascade.plans.nodes import JUDGING, Plan, PlanNode, Purpose, reference_of, unsuited_to_chat
+from cascade.plans.nodes import Plan, PlanNode, reference_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
 from cascade.policies.base import SHARED_PLACE
-from cascade.policies.signals import BY_PURPOSE, OF_ANSWERS, OF_MESSAGES, OF_ROUNDS
+from cascade.policies.signals import KINDS, OF_ANSWERS, OF_MESSAGES, NodeKind
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Verifier
 from cascade.registry import Registry, file_of, imported, subclass_of
@@ -80,13 +81,15 @@ class StrategyConfig(KindSection):
     def entries(self) -> tuple[str, ...]:
         """The entries under `models` that it needs, the reference's last."""
         nodes, last = self._nodes, reference_of(self._nodes).use.name
-        named = [node.use.name for node in nodes if node.purpose != "check"]
+        named = [node.use.name for node in nodes if node.kind.reply != "check"]
         return (*dict.fromkeys(name for name in named if name != last), last)
 
     @property
     def answering(self) -> frozenset[str]:
         """The entries under `models` that do more than say whether an answer is right."""
-        return frozenset(node.use.name for node in self._nodes if node.purpose not in {"judge", "check"})
+        return frozenset(
+            node.use.name for node in self._nodes if node.kind.corrects or node.kind.reply not in {"verdict", "check"}
+        )
 
     @property
     def horizon(self) -> int:
@@ -97,7 +100,7 @@ class StrategyConfig(KindSection):
     def given(self) -> frozenset[str]:
         """The signals of its nodes (`policies.signals`); a policy that reads another one is refused."""
         of_messages = frozenset() if self.no_chat else OF_MESSAGES
-        return OF_ANSWERS.union(of_messages, *[_signals_of(node) for node in self._nodes])
+        return OF_ANSWERS.union(of_messages, *[node.kind.signals(joins=node.joins) for node in self._nodes])
 
     @property
     def no_chat(self) -> str | None:
@@ -108,12 +111,12 @@ class StrategyConfig(KindSection):
     @property
     def decides(self) -> bool:
         """Whether a model decides in each step whether to stop, as the policy `prompted` needs."""
-        return any(node.purpose in {"decide", "exit"} for node in self._nodes)
+        return any(node.kind.reply == "decision" for node in self._nodes)
 
     @property
     def free_calls(self) -> tuple[str, ...]:
         """The names of calls that go to no model and cost nothing (`free_providers`)."""
-        return tuple(dict.fromkeys(node.use.name for node in self._nodes if node.purpose == "check"))
+        return tuple(dict.fromkeys(node.use.name for node in self._nodes if node.kind.reply == "check"))
 
     def free_providers(self) -> Mapping[str, Provider]:
         """Return the providers of such calls, by name.
@@ -144,7 +147,7 @@ class StrategyConfig(KindSection):
             ConfigError: a model would be sampled at temperature 0, at which all samples are equal.
         """
         nodes = tuple(self.listed(uses))
-        fixed = [node.name for node in nodes if node.purpose == "sample" and not node.use.temperature]
+        fixed = [node.name for node in nodes if node.kind.redraws and not node.use.temperature]
         if fixed:
             needs = "a sample needs a model with a temperature above 0"
             raise ConfigError([f"strategy.nodes: {', '.join(fixed)}: {needs}"])
@@ -184,16 +187,9 @@ class StrategyConfig(KindSection):
         raise UsageError(f"The strategy {self.kind} has no baseline {name!r}.")
 
 
-def _signals_of(node: PlanNode) -> frozenset[str]:
-    """Return the signals that a node adds to those of answers."""
-    own = BY_PURPOSE.get(node.purpose, frozenset())
-    if node.purpose in JUDGING:
-        return own | (OF_ROUNDS if node.joins else {"judge_share"})
-    return own
-
-
 VERIFIER = "verifier"
 """The name in a log of a function that judges."""
+_LISTED = [name for name, kind in KINDS.items() if kind.reply in {"answer", "verdict"}]
 
 
 class LadderConfig(StrategyConfig):
@@ -222,15 +218,12 @@ class LadderConfig(StrategyConfig):
         rungs = [PlanNode(uses[name].name, uses[name]) for name in self.models]
         if self.judge is None:
             return rungs
-        nodes = list[PlanNode]()
+        asks, nodes = self._function is None, list[PlanNode]()
+        use = uses[self.judge] if asks else ModelUse(f"{VERIFIER} {self.judge}")
+        name, kind = (use.name, "judge") if asks else (VERIFIER, "check")
         for rung in rungs:
-            nodes += [rung, self._judges(self.judge, uses, len(nodes) + 1)]
+            nodes += [rung, PlanNode(name, use, kind, (len(nodes) + 1,))]
         return nodes[:-1]
-
-    def _judges(self, judge: str, uses: Mapping[str, ModelUse], parent: int) -> PlanNode:
-        if self._function is not None:
-            return PlanNode(VERIFIER, ModelUse(f"{VERIFIER} {judge}"), "check", (parent,))
-        return PlanNode(uses[judge].name, uses[judge], "judge", (parent,))
 
     @property
     def unfitted_policy(self) -> Mapping[str, Any] | None:
@@ -292,7 +285,7 @@ class BaseGuideConfig(StrategyConfig):
 
     def _round(self, uses: Mapping[str, ModelUse], before: Sequence[PlanNode]) -> list[PlanNode]:
         guide = uses["guide"]
-        earlier = tuple([at for at, node in enumerate(before, 1) if node.purpose in {"answer", "verify"}])
+        earlier = tuple([at for at, node in enumerate(before, 1) if node.kind.reply in {"answer", "verdict"}])
         nodes = [
             PlanNode("base", uses["base"], "answer", earlier),
             PlanNode("guide", guide, "verify", (len(before) + 1,), True, self.samples),
@@ -337,7 +330,7 @@ class NodeConfig(Section):
 
     name: str = Field(min_length=1)
     model: str
-    purpose: Literal["answer", "sample", "judge", "verify", "outright"] = "answer"
+    purpose: Annotated[str, GetPydanticSchema(lambda *_: literal_schema(_LISTED))] = "answer"
     parents: tuple[str, ...] = ()
 
 
@@ -367,24 +360,25 @@ class NodesConfig(StrategyConfig):
 
 
 def _problems(nodes: Sequence[NodeConfig]) -> Iterator[str]:
-    earlier: dict[str, Purpose] = {}
+    earlier: dict[str, NodeKind] = {}
     for node in nodes:
         if node.name in earlier:
             yield f"{node.name} is named more than once"
         if node.name != node.name.strip() or not node.name.isprintable():
             yield f"{node.name!r}: a name must not begin or end with a space, or have a line break"
-        answers = [parent for parent in node.parents if earlier.get(parent) not in JUDGING]
+        kind, judges = KINDS[node.purpose], [name for name, before in earlier.items() if before.reply == "verdict"]
+        answers = [parent for parent in node.parents if parent not in judges]
         if unknown := [parent for parent in node.parents if parent not in earlier]:
             for name in unknown:
                 yield f"{node.name}: its parent {shown_name(name)} is no earlier node{did_you_mean(name, earlier)}"
-        elif node.purpose in JUDGING and not (len(node.parents) == len(answers) == 1):
+        elif kind.reply == "verdict" and not (len(node.parents) == len(answers) == 1):
             yield f"{node.name}: purpose {node.purpose} needs one parent, the answer that it judges"
-        elif node.purpose in {"sample", "outright"} and node.parents:
+        elif node.parents and not kind.reads:
             yield f"{node.name}: a node of purpose {node.purpose} cannot read other nodes; use purpose: answer"
-        elif node.purpose == "answer" and node.parents and not answers:
+        elif node.parents and not answers:
             yield f"{node.name}: an answer that reads others needs an answer among its parents"
-        earlier[node.name] = node.purpose
-    if nodes[-1].purpose in JUDGING or nodes[-1].parents:
+        earlier[node.name] = kind
+    if kind.reply == "verdict" or nodes[-1].parents:
         yield (
             f"{nodes[-1].name}: the last node is the reference: an answer without parents, as in "
             "{name: guide, model: guide, purpose: outright}"

@@ -63,22 +63,20 @@ class Verdict(NamedTuple):
     """A guide's judgement.
 
     `p_yes` in [0, 1] is None without a verdict. `says_yes` is read from the text. `correction` is the guide's own
-    answer after a no. `mass` is the probability of Yes and No together, None without log-probs. `method` is
-    "logprobs", "sampled" or "none".
+    answer after a no. `mass` is the probability of Yes and No together, None without log-probs.
     """
 
     p_yes: float | None
     says_yes: bool | None
     correction: str | None
     mass: float | None
-    method: str
 
     def favoured(self, answer: str) -> str | None:
         """Return the answer that the guide favours: the judged one after a yes, its own after a no; None if unknown."""
         return answer if self.says_yes else self.correction
 
 
-NO_VERDICT = Verdict(None, None, None, None, "none")
+NO_VERDICT = Verdict(None, None, None, None)
 
 
 def read(completion: Completion, answer: str | None = None) -> Verdict:
@@ -91,8 +89,8 @@ def read(completion: Completion, answer: str | None = None) -> Verdict:
     says_yes, correction = read_text(completion.text, answer)
     p_yes, mass = (None, None) if completion.tokens is None else read_logprobs(completion.tokens)
     if says_yes is None or (mass is not None and mass < MIN_MASS):
-        return Verdict(None, None, None, mass, "none")
-    return Verdict(p_yes, says_yes, correction, mass, "none" if p_yes is None else "logprobs")
+        return Verdict(None, None, None, mass)
+    return Verdict(p_yes, says_yes, correction, mass)
 
 
 def without_alternatives(completion: Completion) -> bool:
@@ -126,7 +124,7 @@ def combine(completions: Sequence[Completion], answer: str | None = None) -> Ver
     commonest = max(range(len(keys)), key=lambda index: (keys.count(keys[index]), -index), default=None)
     says_yes = sum(verdicts) * 2 > len(verdicts)
     correction = None if says_yes or commonest is None else corrections[commonest]
-    return Verdict(p_yes, says_yes, correction, None, "sampled")
+    return Verdict(p_yes, says_yes, correction, None)
 
 
 def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | None]:
@@ -258,7 +256,7 @@ def ask_verdict(
     verdict = sensible(verdict, answer)
     if verdict.p_yes is None:
         notes.append(f"no verdict: the reply of {role} was neither a clear yes nor a clear no")
-    elif verdict.method == "sampled":
+    elif verdict.mass is None:
         notes.append(f"verdict from {counted(len(replies), 'sample')}, without log-probs")
     return verdict, notes
 

@@ -147,7 +147,12 @@ class PolicyDirectory:
         for certificate in self.certificates.values():
             Certificate.read(certificate.document, folder)
         files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
-        return {**files, CERTIFICATE_FILE: json_bytes(self._certificate_document())}
+        certified = signed(
+            promise=None if self.promise is None else plain(self.promise),
+            certificates={name: certificate.document for name, certificate in self.certificates.items()},
+            requests={name: list(ids) for name, ids in plain(self.requests).items()},
+        )
+        return {**files, CERTIFICATE_FILE: json_bytes(certified)}
 
     @classmethod
     def read(cls, folder: str | Path) -> PolicyDirectory:
@@ -185,13 +190,6 @@ class PolicyDirectory:
             plan=[{**node._asdict(), "reads": None if node.reads is None else list(node.reads)} for node in self.plan],
             nodes=None if bought is None else [self.plan[at].name for at in bought],
             model_sha256=None if model is None else sha256(model).hexdigest(),
-        )
-
-    def _certificate_document(self) -> dict[str, Any]:
-        return signed(
-            promise=None if self.promise is None else plain(self.promise),
-            certificates={name: certificate.document for name, certificate in self.certificates.items()},
-            requests={name: list(ids) for name, ids in plain(self.requests).items()},
         )
 
     def _problems(self, policy_sha256: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, TypeAdapter
 from cascade.checks import did_you_mean
 from cascade.conformal.path import Scores, Walks, newest, surest, walks
 from cascade.errors import UsageError
+from cascade.policies.signals import PROBABILITIES
 from cascade.registry import code_of
 from cascade.table import COST, Bools, Floats, Ints, Log
 
@@ -201,8 +202,6 @@ KNOWN = (
     Known("reply_tokens", 1.0, LENGTH),
 )
 """The signals whose meaning is known before a log is read, in order of preference."""
-PROBABILITIES = frozenset({"p_yes", "self_check", "gate", "judge_share", "answer_share"})
-"""The signals of `KNOWN` that are probabilities; a sign of −1 turns them into doubts."""
 TIE = "reply_tokens"
 """The signal that breaks ties: the length of a node's reply, or its cost if no length is logged. A large value means
 doubt, in every log; both are known before another model is asked."""

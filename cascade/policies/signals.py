@@ -1,6 +1,6 @@
-"""Signals, the numbers that a policy reads from a step, and their computation from a reply. An unknown signal is None.
+"""Signals, the numbers that a policy reads from a step: the kinds of nodes that bring them, and what a reply says.
 
-`design/signals.md` lists them all with unit and range; the settings of a strategy say which it gives.
+An unknown signal is None. `design/signals.md` lists them all with unit and range.
 
 In JSON, the tokens of the structure are always sure and hide doubt, so the value tokens are taken by themselves
 (`value_tokens`): those that spell a string's letters, a number or a literal, but not a key, a brace or a comma.
@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from cascade.types import Completion, Token
 
@@ -26,27 +26,81 @@ OF_MESSAGES = frozenset(
     {"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults", "model_skipped"}
 )
 """The further signals of a message that answers a chat request (`plans.reply`)."""
-OF_TRUST = {
-    "log-prob": frozenset(_LOGPROBS),
-    "judge": frozenset({"p_yes", "judge_share"}),
-    "check": frozenset({"gate"}),
-    "self-check": frozenset({"self_check"}),
-    "samples": frozenset({"answer_share"}),
+Reply: TypeAlias = Literal["answer", "direct", "verdict", "check", "decision"]
+
+
+class NodeKind(NamedTuple):
+    """What a node is for: all in which it differs from other kinds, but for how its call is made (`plans.nodes`).
+
+    Attributes:
+        call: the purpose of its calls in logs (`Request.purpose`), and the name of a decision's prompt.
+        reply: what it brings: an answer; "direct", one where a step lacks it; a verdict on one; a function's check of
+            one, which is free; a decision about what to do next.
+        signal: the number that it adds to those of answers, if there is one.
+        share: what a verdict in a step of its own adds: the share of the answer's verdicts that said yes.
+        joined: what it adds instead where it belongs to the step of the answer; `also`: what it adds anywhere.
+        group: what tables call `signal` and `share`, if they say how good an answer is.
+        reads: whether it may have parents; a verdict has one.
+        redraws: whether it draws its model's reply again, which needs a temperature.
+        corrects: whether it gives its own answer after a no.
+        chat: whether there is a prompt for chat requests.
+    """
+
+    call: str
+    reply: Reply
+    signal: str = ""
+    share: str = ""
+    joined: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    group: str = ""
+    reads: bool = True
+    redraws: bool = False
+    corrects: bool = False
+    chat: bool = True
+
+    def signals(self, *, joins: bool) -> frozenset[str]:
+        """Return what it adds to the signals of answers."""
+        return frozenset({self.signal, *self.also, *(self.joined if joins else [self.share])} - {""})
+
+
+_ANSWER = NodeKind("answer", "answer")
+_JUDGE = NodeKind(
+    "judge", "verdict", "p_yes", "judge_share", ("guide_agrees", "reasoning_chars"), ("verdict_mass",), "judge"
+)
+KINDS: Mapping[str, NodeKind] = {
+    "answer": _ANSWER,
+    "sample": _ANSWER._replace(signal="answer_share", group="samples", reads=False, redraws=True),
+    "judge": _JUDGE,
+    "verify": _JUDGE._replace(corrects=True),
+    "outright": _ANSWER._replace(reads=False),
+    "check": NodeKind("verify", "check", "gate", group="check"),
+    "direct": NodeKind("direct", "direct"),
+    "decide": NodeKind("decide", "decision", "decided_action"),
+    "exit": NodeKind("exit", "decision", "says_exit", chat=False),
 }
-"""The signals that say how good an answer is, by their source; the others come with every answer."""
-_OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
-BY_PURPOSE: Mapping[str, frozenset[str]] = {
-    "sample": frozenset({"answer_share"}),
-    "judge": _OF_VERDICTS,
-    "verify": _OF_VERDICTS,
-    "check": frozenset({"gate"}),
-    "decide": frozenset({"decided_action"}),
-    "exit": frozenset({"says_exit"}),
-}
-"""The signals that a node adds to those of answers, by its purpose."""
-OF_ROUNDS = frozenset({"guide_agrees", "reasoning_chars"})
-"""The signals of a verdict with which the guide also answers."""
-LIVE = OF_ANSWERS.union(OF_MESSAGES, OF_ROUNDS, {"judge_share", "prompt_tokens"}, *BY_PURPOSE.values())
+"""The kinds of nodes, by `PlanNode.purpose`."""
+
+
+def purposes_of(*replies: Reply) -> frozenset[str]:
+    """Return the purposes of the calls that have such replies."""
+    return frozenset(kind.call for kind in KINDS.values() if kind.reply in replies)
+
+
+def _trust(*replies: Reply) -> dict[str, frozenset[str]]:
+    kinds = [kind for kind in KINDS.values() if kind.group and kind.reply in replies]
+    return {kind.group: frozenset({kind.signal, kind.share} - {""}) for kind in kinds}
+
+
+OF_JUDGES = _trust("verdict", "check")
+_SURE = OF_JUDGES | {"self-check": frozenset({"self_check"})} | _trust("answer")
+OF_TRUST = {"log-prob": frozenset(_LOGPROBS)} | _SURE
+"""The signals that say how good an answer is, by what brings them; the others come with every answer."""
+PROBABILITIES = frozenset().union(*_SURE.values())
+OF_OFFERS = frozenset().union(*_trust("verdict", "answer").values())
+"""Those of a model's call that reads other calls, or of one of several calls to the same model."""
+LIVE = OF_ANSWERS.union(
+    OF_MESSAGES, {"prompt_tokens"}, *(kind.signals(joins=joins) for kind in KINDS.values() for joins in (True, False))
+)
 """All signals that a strategy of the package gives."""
 _LONGEST = 2_000
 """The most characters of an answer that count."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from cascade.chat import as_call
+from cascade.policies.signals import purposes_of
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.portal import in_thread
@@ -26,6 +27,7 @@ Reply: TypeAlias = str | Payload | BaseException
 Script: TypeAlias = Mapping[str, Sequence[Reply]] | Callable[[Request], Reply] | None
 
 _TOKEN_LOGPROB = -0.1
+_JUDGING = purposes_of("verdict")
 
 
 def reply(
@@ -131,7 +133,7 @@ class FakeProvider:
 
 
 def _echo(request: Request) -> Payload:
-    if request.purpose == "judge":
+    if request.purpose in _JUDGING:
         return reply("Yes", p_yes=0.9)
     if request.chat is not None:
         return reply(f"you asked: {request.question.text}")

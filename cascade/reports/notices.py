@@ -12,13 +12,11 @@ from cascade.episodes.rows import Read
 from cascade.identity import identity
 from cascade.money import exact_dollars
 from cascade.policies.policy import Policy
-from cascade.policies.signals import about_live, not_live
+from cascade.policies.signals import OF_OFFERS, about_live, not_live
 from cascade.text import capital, counted
 from cascade.types import LAST_ONLY
 
 GUIDE = "the guide"
-_OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})
-"""Signals of a call that reads other calls, or of one of several calls to the same model."""
 _LEAST_JUDGED = 20
 _OF_ROUNDS = frozenset({"base", "guide"})
 """The roles of the models in rounds of base and guide."""
@@ -83,7 +81,7 @@ def _about_calls(read: Read) -> Iterator[str]:
         return
     models = [caller.model for caller in callers]
     recorded = {name for name, values in log.signals.items() if not np.isnan(values).all()}
-    if models and log.width > 1 and (len({*models}) < len(models) or recorded & _OF_OFFERS):
+    if models and log.width > 1 and (len({*models}) < len(models) or recorded & OF_OFFERS):
         yield (
             f"the log {log.name} does not say what its calls read (column parents): the steps "
             f"{', '.join(node.name for node in log.nodes)} were taken for calls that do not read each other, as in a "

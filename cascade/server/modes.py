@@ -96,7 +96,7 @@ class Modes:
         runtime = orchestrator.runtime
         settings, audits, url = runtime.config.modes, runtime.config.audits, runtime.config.modes_url
         assert settings is not None  # noqa: S101 - the caller looked
-        if not runtime.strategy.ends_with_reference:
+        if runtime.strategy.is_joint:
             raise ConfigError(
                 ["modes: they need a ladder whose last model is the guide; use strategy: {kind: ladder, models: […]}"]
             )

@@ -175,7 +175,7 @@ class CertifiedPolicy:
 
     def _compares(self, certificate: Certificate) -> bool:
         """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
-        return certificate.promise.rules.compares and self._strategy.ends_with_reference
+        return certificate.promise.rules.compares and not self._strategy.is_joint
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
@@ -201,7 +201,7 @@ class CertifiedPolicy:
         if self._compares(certificate):
             return AuditOutcome(reason="it was compared with the reference's as soon as it was given")
         given = certificate.promise.rules, right, plan.horizon, reference_right
-        return self._counted(answer, certificate, loss_of(answer, *given, by_itself=plan.ends_with_reference))
+        return self._counted(answer, certificate, loss_of(answer, *given, by_itself=not plan.is_joint))
 
     def _counted(self, answer: Answer, certificate: Certificate, loss: float | str) -> AuditOutcome:
         """Count an audit with its loss; in words why it shows none."""

@@ -17,7 +17,7 @@ from cascade.conformal.path import UNITS, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
 from cascade.policies.policy import Depth, named, named_policy
-from cascade.policies.signals import OF_TRUST
+from cascade.policies.signals import OF_JUDGES, OF_TRUST
 from cascade.table import AGREEMENT, Bools, Floats, Log
 from cascade.types import BASE_ONLY
 
@@ -70,7 +70,7 @@ def signals_of(log: Log) -> tuple[Signal, ...]:
     between, listed, judging = range(1, log.width - 1), list[tuple[str, frozenset[str], tuple[int, ...]]](), set[int]()
     for title, names in groups.items():
         at = {node for name in names & known.keys() for node in np.flatnonzero(known[name][:-1]).tolist()}
-        judges = title in {"judge", "check"}
+        judges = title in OF_JUDGES
         own = tuple(sorted(node for node in at if judges and node in between and log.nodes[node].reads != ()))
         judging |= {*own}
         if at:
