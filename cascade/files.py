@@ -50,7 +50,7 @@ def content(file: Path) -> bytes:
         size = file.stat().st_size
         data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES)
     except OSError as error:
-        raise _unread(file, error) from None
+        raise ConfigError([f"it cannot be read: {error.strerror}"], str(file)) from None
     if data is None:
         raise ConfigError([f"it has {size:,} bytes or more; more than {MOST_BYTES:,} are not read"], str(file))
     return data
@@ -71,10 +71,6 @@ def damaged(error: ConfigError) -> ConfigError:
     """Return the problem of a file, with advice."""
     *first, last = error.problems
     return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
-
-
-def _unread(file: Path, error: OSError) -> ConfigError:
-    return ConfigError([f"it cannot be read: {error.strerror}"], str(file))
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
