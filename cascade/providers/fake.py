@@ -115,7 +115,7 @@ class FakeProvider:
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the reply word by word."""
-        for chunk in _chunks(await self.complete(request, timeout_s)):
+        for chunk in _chunks(await FakeProvider.complete(self, request, timeout_s)):  # a subclass may delay its own
             yield chunk
 
     async def close(self) -> None:
