@@ -1,1 +1,1 @@
-"""Logs: the rows of a log, files of them, and logs of other tools."""
+"""Logs: the rows of a log, their files, and imports of other tools' logs."""

@@ -1,7 +1,7 @@
-"""Calls of a foreign log become rows of episodes, in SQL.
+"""Turn the calls of a foreign log into rows of episodes, in SQL.
 
-`raw` has the texts of the records; `calls` their values, a row for each call; `episodes` what is equal in all rows of a
-question; `placed` cascade's columns. Nothing is in Python's memory, whatever the size of the log.
+`raw` has the texts of the records; `calls` has their values, one row per call; `episodes` has the values that all rows
+of a question share; `placed` has cascade's columns. The log is never held in Python's memory, whatever its size.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 OF_EPISODE = ("question", "gold", "group", "segment", "user", "context", "dataset", "split")
-"""The columns that are equal in all rows of an episode: the first call with a value decides."""
+"""The columns with one value in all rows of an episode: that of the first call with a value."""
 _TEXTS = ("call_id", "trace", "parent", "question_id", "request", "settings", "tools", "system", "reply", "finish")
 _MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment"} | dict.fromkeys(
     ("latency_s", "latency_ms"), "duration"
 )
-"""What converts the texts of other targets than cascade's columns, and times."""
+"""The macros that convert the texts of times and of targets other than cascade's columns."""
 _WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "log_prob": "log-prob"} | {
     name: name for name in (NUMBER, "duration")
 }
-"""What a text is not that a macro does not convert."""
+"""By macro: what a note says that a text is not if it cannot be converted."""
 _CREATED = "created_at in seconds"
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
 
 
 def is_target(name: str) -> bool:
-    """Whether a name is one of a call's values; the others are only read by expressions."""
+    """Return whether a name is one of a call's values; other names are only read by expressions."""
     return name in {*_TEXTS, *COLUMNS, *_MACROS} or name.startswith(SIGNALS) or name[0].isdigit()
 
 
 def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset) -> None:
-    """Make the table `raw` of the fields as texts, with the reason why a record is no call in `status`."""
+    """Create the table `raw` of the fields as texts; `status` is the reason why a record is not a call, or null."""
     duck = tables.duck
     union = " UNION ALL BY NAME ".join(f"({source.select(paths, preset.prepare)})" for source in tables.sources)
-    # an expression reads the file's values, also of the columns that it replaces, and the expressions before it
+    # an expression reads the file's values, even those of the columns that it replaces, and earlier expressions
     plain = {name: name_literal(name) for name in paths if name not in preset.sql and (is_target(name) or preset.rows)}
     listed = ", ".join(
         f"({sql}){'::VARCHAR' if is_target(name) else ''} AS {name_literal(name)}"
@@ -68,13 +68,13 @@ def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset)
 
 
 def file_models(paths: Sequence[Path]) -> list[str]:
-    """Return the model of each file: its folder's name where these differ, or else what differs in the files' names.
+    """Return the model of each file: its folder's name if these differ, or else the part of its name that differs.
 
     >>> file_models([Path("a/samples_arc.jsonl"), Path("b/samples_arc.jsonl")])
     ['a', 'b']
     >>> file_models([Path("arc_small.jsonl"), Path("arc_large.jsonl")])
     ['small', 'large']
-    >>> file_models([Path(f"samples_{name}.jsonl") for name in ("arc_s", "arc_l", "boolq_s", "boolq_l")])  # of lm-eval
+    >>> file_models([Path(f"samples_{name}.jsonl") for name in ("arc_s", "arc_l", "boolq_s", "boolq_l")])  # lm-eval's
     ['s', 'l', 's', 'l']
     """
     folders = [path.absolute().parent for path in paths]
@@ -90,7 +90,7 @@ def file_models(paths: Sequence[Path]) -> list[str]:
 
 
 def _common_start(names: Sequence[Sequence[str]]) -> int:
-    """Return how many words the names of several files begin with in common, at most all but their last.
+    """Return how many leading words the names share; a name's last word never counts.
 
     >>> _common_start([["arc", "small"], ["arc", "large"]])
     1
@@ -103,7 +103,7 @@ def _common_start(names: Sequence[Sequence[str]]) -> int:
 
 
 def _macro_of(name: str) -> str | None:
-    """Return the macro that converts a target's texts; None if it needs none of these."""
+    """Return the macro that converts a target's texts; None if they need no such macro."""
     if name.startswith(SIGNALS):
         return "log_prob" if name.endswith("logprob") else "number"
     return _MACROS.get(name) or macro_of(name)
@@ -117,7 +117,7 @@ def _value_of(name: str) -> str:
 
 
 def _with_values(texts: str, targets: Sequence[str]) -> str:
-    """Return a query of texts with the values that `_value_of` names."""
+    """Return a query of texts with the columns of values that `_value_of` refers to."""
     of = {name: (_macro_of(name), name_literal(name)) for name in targets}
     if "created_at" in targets:
         of[_CREATED] = ("seconds", name_literal("created_at"))
@@ -151,9 +151,9 @@ def _first_of(*values: str | None, kind: str) -> str:
 
 
 def by_effort(tables: Tables, texts: str) -> str:
-    """Return a query of texts in which a model that answers the same messages at several efforts is MODEL@EFFORT.
+    """Return a query of texts that names a model MODEL@EFFORT if it answers the same messages at several efforts.
 
-    An effort is then a setting of each model, and no part of the request.
+    The effort is then a setting of the model, and is removed from all requests.
     """
     sent = next((name for name in ("request", "question") if name in tables.targets), "question")
     if not {sent, "model"} <= {*tables.targets}:
@@ -171,7 +171,7 @@ def by_effort(tables: Tables, texts: str) -> str:
 
 
 def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, str]) -> None:
-    """Make the table `calls` from a query with the texts of each call. `fields` has the names of their fields."""
+    """Create the view `calls` from a query with the texts of each call. `fields` has, by target, the log's field."""
     duck, values = tables.duck, _values(tables.targets)
     if "correct" in tables.targets:
         texts = _only_verdicts(tables, texts, fields.get("correct"), of_table=preset.name == "table")
@@ -193,7 +193,7 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
     if {"request", "reply"} & {*names} or _has_messages(tables, names):
         query, names = _with_chats(query, preset), [*names, *_OF_CHAT]
     stored = dict.fromkeys([*names, "cost_source"])
-    # a column of nulls would be stored as one value for each call
+    # only these are stored: a column of nulls would take one value per call
     duck.run(f"CREATE TABLE known AS SELECT {', '.join(map(name_literal, stored))} FROM ({_with_costs(query, preset)})")
     duck.run(f"CREATE VIEW calls AS {_with_nulls('known', stored)}")
     tables.note_faults([*faults], "calls", duck.value("SELECT bit_or(faults) FROM calls") or 0)
@@ -202,10 +202,10 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
 
 
 def _only_verdicts(tables: Tables, texts: str, field: str | None, *, of_table: bool) -> str:
-    """Return a query of texts without the grades of a scale from 0 to 1: 1 is a grade, too, if its segment has others.
+    """Return a query in which `correct` has verdicts only: in a segment with grades between 0 and 1, no number is read.
 
-    Raises UsageError where 1 may not mean right: beyond such a scale, in a field of the user's own table also on it;
-    and for a field with words that are not read where right or wrong is not read either: the rest would be one-sided.
+    Raises UsageError if 1 may not mean right: for numbers outside 0 to 1, in a field of the user's own table also for
+    those between; and for a field with unknown words and no words for right or none for wrong, which would be biased.
     """
     number = """number(rtrim("correct", '% '))"""
     graded, scale = f"{number} NOT IN (0, 1)", "NOT IN (0, 1)" if of_table and field else "NOT BETWEEN 0 AND 1"
@@ -236,14 +236,14 @@ _UNKNOWN = "'na', 'n/a', 'nan', 'null', 'none', '-', '?', 'unknown'"
 
 
 def _with_nulls(table: str, names: Collection[str]) -> str:
-    """Return a query of a table with every column of a call: null where it lacks it."""
+    """Return a query of a table with every column of a call; those that the table lacks are null."""
     nulls = {name: f"NULL::{sql_type(name)}" for name in (*COLUMNS, *_TEXTS)} | {"at_s": "NULL::DOUBLE"}
     listed = [f"{sql} AS {name_literal(name)}" for name, sql in nulls.items() if name not in names]
     return f"SELECT {', '.join(['*', *listed])} FROM {table}"
 
 
 def _has_messages(tables: Tables, names: Collection[str]) -> bool:
-    """Whether the question of a table's first calls is JSON, messages perhaps, or the answer a message."""
+    """Return whether, in a table's first 100 calls, a question is JSON, perhaps messages, or an answer is a message."""
     forms = {"question": _json_text("question"), "answer": _MESSAGE}
     tests = " OR ".join(f"{form} IS NOT NULL" for name, form in forms.items() if name in names)
     query = f"SELECT count(*) FILTER ({tests}) FROM (SELECT * FROM values LIMIT 100)"
@@ -254,10 +254,10 @@ _OF_CHAT = ("chat", "question", "context", "answer", "text", "signals")
 
 
 def _with_chats(query: str, preset: Preset) -> str:
-    """Return a query with the columns of a chat for requests and replies that are recorded whole."""
+    """Return a query with the columns of a chat for each call whose request or reply is recorded whole."""
     question, answer, always = _json_text("question"), _MESSAGE, "'yes'" if preset.chats else "NULL"
     request = f"coalesce(request, {question})"
-    quoted = "json_object('role', 'assistant', 'content', answer)::VARCHAR"  # as it is, though it may be JSON
+    quoted = "json_object('role', 'assistant', 'content', answer)::VARCHAR"  # unchanged, even if it is JSON
     reply = f"coalesce(reply, {answer}, CASE WHEN {question} IS NOT NULL AND answer IS NOT NULL THEN {quoted} END)"
     counts = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
     arguments = f"{always}, {request}, settings, tools, system, {reply}, finish, {counts}"
@@ -279,7 +279,7 @@ def _with_chats(query: str, preset: Preset) -> str:
 
 
 def _with_costs(query: str, preset: Preset) -> str:
-    """Return a query in which each cost has its source. Where 0 may be unknown, the list price counts (L4)."""
+    """Return a query in which each cost has its source. The list price may replace unknown costs and 0 (L4)."""
     source, spent, listed = text_literal(preset.cost_source), "cost_nano_usd", "NULL::BIGINT"
     if preset.list_price:
         spent = f"CASE WHEN cost_nano_usd > 0 {'OR free' if preset.free else ''} THEN cost_nano_usd END"
@@ -297,14 +297,14 @@ def _json_text(name: str) -> str:
 
 
 _MESSAGE = f"message_in({_json_text('answer')})"
-"""An answer that is a message. Any other JSON is what a model said, and stays as it is."""
+"""SQL for an answer that is a message, else null. Any other JSON is the model's own text and is left unchanged."""
 
 
 # --- calls as rows of episodes ---
 
 
 def drop_copies(tables: Tables) -> None:
-    """Leave out the second copy of a call, and a call inside of another with the same model, question and text (L6)."""
+    """Drop further copies of a call, and a call nested in another with the same model, question and text (L6)."""
     duck = tables.duck
     copies = (
         "call_id IS NOT NULL AND EXISTS (SELECT 1 FROM calls AS f WHERE f.call_id = calls.call_id AND f.n < calls.n)"
@@ -332,9 +332,9 @@ def _drop(tables: Tables, reason: str, condition: str) -> None:
 
 
 def place_calls(tables: Tables, preset: Preset, options: ImportOptions, models: Sequence[str]) -> None:
-    """Make the relation `placed`: the calls with their episode, step and place, and what is equal in an episode.
+    """Create the view `placed`: the calls with their episode, step and place, and the values that an episode shares.
 
-    `models` are the steps, in their order; none: each call is a step, in the order of time.
+    `models` are the steps, in order; if there are none, each call is a step, in the order of time.
     """
     duck = tables.duck
     prefixes = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
@@ -401,7 +401,7 @@ _AGAIN = "'a model answers a question again, without an episode_id: read as anot
 
 
 def _in_runs(query: str, run: str) -> str:
-    """Return a query in which an episode's calls of a later run are another episode."""
+    """Return a query in which each later run of an episode's calls is an episode of its own."""
     return (
         "SELECT * REPLACE (episode || CASE WHEN run > 1 THEN '#' || run ELSE '' END AS episode) FROM "
         f"(SELECT *, {run} AS run FROM ({query}))"
@@ -409,9 +409,9 @@ def _in_runs(query: str, run: str) -> str:
 
 
 def _split(query: str, column: str) -> str:
-    """Return a query in which calls of one episode with different values of a column are separate episodes.
+    """Return a query that splits an episode whose calls differ in a column into one episode per value.
 
-    Requests of one conversation are split where all its calls are chats; the trace is then their group.
+    Requests of one conversation are split only if all its calls are chats; the trace is then their group.
     """
     is_chat = column == "context"
     chats = "bool_and(context IS NOT NULL) OVER (PARTITION BY episode) AND" if is_chat else f"{column} IS NOT NULL AND"
@@ -426,11 +426,11 @@ def _split(query: str, column: str) -> str:
 
 
 def _place_flat(tables: Tables, episode: str, dataset: str | None, models: Sequence[str]) -> None:
-    """Place the calls of a flat table: a row is an episode, and the models, in their order, are its steps."""
+    """Place the calls of a flat table: a row is an episode, and the models, in order, are its steps."""
     duck, listed, size = tables.duck, "[" + ", ".join(map(text_literal, models)) + "]", len(models)
     record = f"n // {size}"
     query = f"SELECT *, {episode} AS episode, {episode} AS asked, list_position({listed}, model) AS rung FROM calls"
-    spelled = f"hash({episode.replace('digest(', 'concat_ws(chr(31), ')})"  # as different as what digests are of
+    spelled = f"hash({episode.replace('digest(', 'concat_ws(chr(31), ')})"  # differs wherever the digested texts do
     if duck.value(f"SELECT count(DISTINCT hash({spelled}, {record})) > count(DISTINCT {spelled}) FROM calls"):
         run = f"dense_rank() OVER (PARTITION BY episode ORDER BY {record})"
         duck.run(f"CREATE TABLE parted AS {_in_runs(query, run)} ORDER BY n")
@@ -445,10 +445,10 @@ def _place_flat(tables: Tables, episode: str, dataset: str | None, models: Seque
 
 
 def models_in_order(tables: Tables, preset: Preset, options: ImportOptions) -> tuple[list[str], str]:
-    """Return the models of a ladder by rising mean cost, or as they are given, and why.
+    """Return the models of a ladder, by rising mean cost or in the given order, and the reason for that order.
 
     Raises:
-        UsageError: nothing says which model is the cheaper one.
+        UsageError: the log does not show which models are cheaper.
     """
     rows = tables.duck.rows(
         "SELECT model, avg(cost_nano_usd), min(n) FROM calls WHERE model IS NOT NULL GROUP BY model ORDER BY 3"
@@ -476,7 +476,7 @@ def models_in_order(tables: Tables, preset: Preset, options: ImportOptions) -> t
 def write_rows(tables: Tables, options: ImportOptions, path: Path, *, placed: bool, sort: bool = True) -> int:
     """Write the rows with cascade's columns into a Parquet file, and return their number.
 
-    `placed`: `calls` has all columns, as they are; else `placed` has the calls of foreign models. `sort`: by `n`.
+    With `placed`, `calls` already has all columns; otherwise they are those of the view `placed`. `sort` sorts by `n`.
     """
     duck, source, columns = tables.duck, "calls" if placed else "placed", _given_by_hand(tables, options)
     if not placed:
@@ -506,7 +506,7 @@ THEN number(json_extract_string(signals, '/message_faults')) > 0 END, false)"""
 
 
 def _given_by_hand(tables: Tables, options: ImportOptions) -> dict[str, str]:
-    """Return the columns that --cost and --rename change; note those that change nothing."""
+    """Return SQL for the columns that --cost and --rename change; note the options that change nothing."""
     columns = dict[str, str]()
     if not options.costs and not options.rename:
         return columns

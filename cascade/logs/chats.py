@@ -1,8 +1,8 @@
-"""Requests and replies of foreign logs as a chat request and a message, and the columns that follow from them.
+"""Read requests and replies of foreign logs as chat requests and messages, and derive a row's columns from them.
 
 The forms read are those of OpenAI (chat, responses), Anthropic, Gemini, LangChain, OpenInference and OpenTelemetry. A
-single text of a user with a text as its answer is not kept as a chat request, but as a question and its answer, unless
-options, such as a temperature, or a whole body are on record: a certificate covers what was sent.
+single user text answered by a text is stored as a question and its answer, not as a chat request, unless options, such
+as a temperature, or a whole body are on record: a certificate covers what was sent.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cascade.types import Completion, Question, Token, Usage
 NO_CALL = "[]"
 """The accepted answer of a request whose right answer has no tool call."""
 _NO_CALL_KINDS = frozenset({"relevance", "irrelevance", "live_irrelevance"})
-"""The Berkeley Function Calling Leaderboard's names of requests whose right answer has no call; their gold is null."""
+"""The Berkeley Function Calling Leaderboard's categories whose right answer has no tool call; their gold is null."""
 _KEPT = ("tools", "functions", "response_format", "max_tokens", "max_completion_tokens", *DRAWN)
-"""The options of a request that decide its reply, and so whether a certificate covers a live one."""
+"""The options that affect the reply to a request, and so decide whether a certificate covers a live request."""
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant"}
 _MESSAGES = ("messages", "contents", "input", "prompt")
-_SPOKEN = (None, "text", "input_text", "output_text")  # a type may be a list, which no set can be asked for
+_SPOKEN = (None, "text", "input_text", "output_text")  # no set: a type may be a list, which has no hash
 _CALLS = ("tool_call", "function_call", "tool_use")
 _RESULTS = ("tool_call_response", "tool_result", "function_call_output")
 _UNSEEN = (*_CALLS, *_RESULTS, "reasoning", "thinking", "redacted_thinking")
@@ -39,14 +39,14 @@ _TAGS = (
     | dict.fromkeys(("inlinedata", "filedata", "document", "video"), "media")
     | {"image": "image", "reasoningcontent": "reasoning", "messagecontent": "text"}
 )
-"""What a part is by its only field, as Gemini, Bedrock and OpenInference write it; in lower case, without `_`."""
+"""The type of a part, by the field in which Gemini, Bedrock and OpenInference put it; in lower case, without `_`."""
 _FIELDS = (
     ("media_type", "mimeType", "mime_type", "mediaType", "format"),
     ("data", "content", "bytes", "image"),
     ("url", "fileUri", "file_uri", "uri"),
     ("id", "tool_use_id", "toolUseId", "toolCallId", "toolName", "name"),
 )
-"""The fields of a part that hold the type of its content, the content, where it is, and the id of a tool's call."""
+"""The fields of a part that hold its content's type, the content, its URL, and the id of a tool call."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _MAX_DEPTH = 8
 
@@ -69,8 +69,8 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 def gold_in(raw: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
     """Return the accepted answers of a chat request, as texts: a JSON value is one answer, null is unknown.
 
-    A list of texts, without tools, has several. An empty list means that no tool should be called, and so does null in
-    those categories of the Berkeley Function Calling Leaderboard whose requests none of the offered tools can answer.
+    Without tools, each text of a list is an answer. An empty list means that no tool should be called, and so does null
+    in the Berkeley Function Calling Leaderboard's categories of requests that none of the offered tools can answer.
 
     >>> gold_in([], tools=True, kind=None), gold_in(None, tools=True, kind="relevance")
     (('[]',), ('[]',))
@@ -96,16 +96,16 @@ class Reply(NamedTuple):
 def chat_columns(
     always: Any, request: Any, settings: Any, tools: Any, system: Any, reply: Any, finish: Any, *counts: Any
 ) -> str | None:
-    """Return, as JSON, the columns that a call's request and reply give: texts, and of a whole chat all of them.
+    """Return, as JSON, the columns that a call's request and reply give: the texts, or for a whole chat all columns.
 
     Args:
-        always: "yes" for a log of chat requests alone: a short one is a chat, too, and a request must be complete.
+        always: "yes" for a log of chat requests only: short ones are chats, too, and every request must be complete.
         request: a body, its messages, or a prompt; as JSON or as text.
-        settings: its options that are recorded beside it, such as a temperature; as JSON.
-        tools: the tools that it offers, where they are not in the body.
-        system: the system's instructions, where they are not among the messages.
+        settings: options that are recorded beside the request, such as a temperature; as JSON.
+        tools: the tools that the request offers, if they are not in the body.
+        system: the system instructions, if they are not among the messages.
         reply: a completion, its choices, messages, a message, or a text.
-        finish: why the reply ended, where it does not say it itself.
+        finish: why the reply ended, if the reply itself does not say so.
         counts: input, output, cached and reasoning tokens.
     """
     if request is None and reply is None:
@@ -137,13 +137,13 @@ def chat_columns(
 
 
 def usage_of(counts: Sequence[Any]) -> Usage:
-    """Return input, output, cached and reasoning tokens, given as texts, as a usage."""
+    """Return the usage for input, output, cached and reasoning tokens, which are given as texts."""
     sent, output, cached, reasoning = (None if count is None else int(count) for count in counts)
     return Usage(sent, output, cached, reasoning)
 
 
 def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering: ChatRequest) -> dict[str, Any]:
-    """Return the columns of a message that answers a request, with the signals that it would have live."""
+    """Return the columns of a message that answers a request, with the signals that it would have if served live."""
     message, text, usage = reply.message, output_text(reply.message), usage_of(counts)
     finish = reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     faults = message_faults(offering, message, finish)
@@ -182,7 +182,7 @@ def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, sy
 
 
 def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
-    """Whether a request is a question: one text of a user and no option that decides the reply, which is a text."""
+    """Return whether a request is a plain question: one user text, no option that affects the reply, no tool call."""
     first = request.messages[0]
     bare = len(request.messages) == 1 and not request.options and not message.get("tool_calls")
     return bare and first.get("role") == "user" and isinstance(first.get("content"), str)
@@ -194,7 +194,7 @@ def _body(request: Any) -> Mapping[str, Any]:
 
 
 def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
-    """Return, as JSON, the chat request that a question was sent in: the body, and the question as its last message.
+    """Return, as JSON, the chat request in which a question was sent: the body with the question as its last message.
 
     >>> sent_with({"temperature": 0}, "Where is my parcel?")
     '{"temperature": 0, "messages": [{"role": "user", "content": "Where is my parcel?"}]}'
@@ -205,7 +205,7 @@ def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
 
 
 def check_sent(body: Mapping[str, Any]) -> None:
-    """Raise UsageError if a body is none that questions can be sent in, or has fields that decide no reply."""
+    """Raise UsageError if questions cannot be sent in this body, or if it has fields that do not affect the reply."""
     allowed = ("messages", "system", *_KEPT)
     unknown = [f"{name}{did_you_mean(name, allowed)}" for name in body if name not in allowed]
     if unknown:
@@ -233,7 +233,7 @@ def messages_in(request: Any, depth: int = 0) -> list[dict[str, Any]]:
 
 
 def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message out of OpenInference's `message` or LangChain's `data`."""
+    """Return the message inside OpenInference's `message` or LangChain's `data`; any other message unchanged."""
     data = {} if "role" in message else fields_in(message.get("data", message.get("kwargs")))
     if data:
         return {**data, "role": data.get("type", message.get("type"))}
@@ -241,7 +241,7 @@ def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a message in OpenAI's form. One whose blocks answer several tool calls is one message for each."""
+    """Yield a message in OpenAI's form; if its blocks answer tool calls, yield one message for each of these."""
     role = str(message.get("role") or ("user" if "parts" in message else ""))
     role, content, calls = _ROLES.get(role, role), message.get("content"), loaded(message.get("tool_calls"))
     listed = message.get("parts", message.get("contents", content if role == "user" else loaded(content)))
@@ -274,7 +274,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a part of a message with its type (`_TAGS`), and an image as OpenAI's.
+    """Return a part of a message with its type (`_TAGS`); an image is returned in OpenAI's form.
 
     >>> _block({"inlineData": {"mimeType": "image/png", "data": "iVBORw"}})
     {'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,iVBORw'}}
@@ -302,7 +302,7 @@ def _text(value: Any) -> str:
 
 
 def _openai_call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
-    """Return a tool call in OpenAI's form, from there or from {name, arguments | args | input, id}."""
+    """Return a tool call in OpenAI's form, from the same form or {name, arguments | args | input, id}."""
     call = fields_in(call.get("tool_call")) or call  # OpenInference's
     named = fields_in(call.get("function")) or call
     arguments: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
@@ -311,7 +311,7 @@ def _openai_call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
 
 
 def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool in OpenAI's form, from there or from {name, description, parameters | input_schema}."""
+    """Return a tool in OpenAI's form, from the same form or {name, description, parameters | input_schema}."""
     if isinstance(tool.get("function"), Mapping):
         return {"type": "function", "function": dict(tool["function"])}
     if inside := as_mapping(as_mapping(tool.get("tool")).get("json_schema")):  # OpenInference's
@@ -322,7 +322,7 @@ def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the tool among the messages, as Langfuse's callback for LangChain writes it; None if there is none."""
+    """Return the tool in a message, where Langfuse's callback for LangChain writes it; None if there is none."""
     tool = loaded(message.get("content")) if message.get("role") == "tool" else None
     return tool if isinstance(tool, Mapping) and "tool_call_id" not in message and "function" in tool else None
 
@@ -333,8 +333,8 @@ def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def reply_in(reply: Any) -> Reply | None:
     """Return a model's message, from a completion, its choices, messages, a message or a text; None if there is none.
 
-    Any other JSON, but an error, is the text of the message: an answer that is written in JSON. Of several choices the
-    first was served. Log-probs are those of OpenAI's chat completions.
+    Any other JSON, except an error, is the text of the message: an answer written in JSON. Of several choices, the
+    first counts as served. Log-probs are read in the form of OpenAI's chat completions.
 
     >>> reply_in({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]})
     Reply(message={'role': 'assistant', 'content': 'Paris'}, finish_reason='stop', tokens=None)
@@ -355,7 +355,7 @@ def reply_in(reply: Any) -> Reply | None:
 
 
 def message_in(text: str) -> str | None:
-    """Return a JSON text that is a message, a completion or a conversation; None for an answer written in JSON.
+    """Return a JSON text if it is a message, a completion or a conversation; None for an answer written in JSON.
 
     >>> [message_in(text) is not None for text in ('{"role": "assistant", "content": "Paris"}', '{"content": "Paris"}')]
     [True, False]
@@ -372,7 +372,7 @@ def message_in(text: str) -> str | None:
 
 
 def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the last assistant's message of several, with the calls that stand beside it."""
+    """Return the last assistant message among the items, with the tool calls that are items of their own."""
     spoken = [entry for entry in items if str(entry.get("role")) in {"assistant", "ai", "model"}]
     calls = [entry for entry in items if entry.get("type") in _CALLS]
     last = dict(spoken[-1]) if spoken else {"role": "assistant", "content": None}
@@ -383,7 +383,7 @@ def _reply(choice: Mapping[str, Any]) -> Reply | None:
     inside = fields_in(loaded(choice.get("message"))) or fields_in(choice.get("content"))
     message = _unwrapped(inside or choice)
     if choice.get("text") is not None and not message.keys() & {"role", "content", "parts"}:
-        message = {"content": choice["text"]}  # a completion of a text
+        message = {"content": choice["text"]}  # a text completion
     if not message.keys() & {"role", "content", "tool_calls", "parts"}:
         return None
     messages = list(_message({**message, "role": "assistant"}))

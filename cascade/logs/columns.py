@@ -1,4 +1,4 @@
-"""The calls of a log as columns: what a `Log` is made of, from rows or from a typed file, without texts."""
+"""The calls of a log as columns without texts, read from rows or from a typed file; a `Log` is built from them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _ABOUT = {ACT, *purposes_of("verdict", "check")}
 
 
 class Episodes(NamedTuple):
-    """Of each episode, in the order of the first rows: its data set and id, and what its first row with a value says.
+    """The episodes, in the order of their first rows: data set, id, and the first value in an episode's rows.
 
-    `request` is the id of the question, `own` whether the episode's is that of its spelling, `kind` the form of the
-    request; None: unknown.
+    `request` is the id of the question, `own` whether the episode's id is that of the question as it is spelled, `kind`
+    the form of the request; None is unknown.
     """
 
     dataset: Objects
@@ -49,12 +49,12 @@ class Episodes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """One number in each column for each call, in the order of the log.
+    """Columns with one number per call, in the order of the log.
 
     Attributes:
-        episodes: what is equal in all calls of an episode.
-        names: what the numbers in `walk`, `source`, `model`, `purpose` and `echo` mean; −1: none.
-        reads: the steps that the numbers in `parents` mean; −1: not on record.
+        episodes: the values that all calls of an episode share.
+        names: the texts that the numbers in `walk`, `source`, `model`, `purpose` and `echo` stand for; −1: none.
+        reads: the steps that the numbers in `parents` stand for; −1: not on record.
         refused: by call, the steps of its episode whose call a model refused.
         columns: int64 (n,), by name: `episode`, the numbers above, `step`, `horizon`, `candidate`, `cost`,
             `input_tokens`, `output_tokens`, `kept` (1, 0; each −1 where unknown), and `key`, equal for equal answers;
@@ -87,7 +87,7 @@ FLAGS = ("answers", "hashed", "replied", "is_told", "failed")
 
 
 class _Numbers(dict[Any, int]):
-    """Gives each value a number, from 0 in the order of their first appearance; None is −1."""
+    """Number values from 0, in the order of their first appearance; None is −1."""
 
     def __missing__(self, value: Any) -> int:
         self[value] = number = -1 if value is None else len(self) - (None in self)
@@ -99,14 +99,14 @@ class _Numbers(dict[Any, int]):
 
 
 def calls_of(rows: Iterable[Row]) -> Calls:
-    """Return the calls of some rows (`logs.schema`), in any order; they are read once."""
+    """Return the calls of rows (`logs.schema`), which may be in any order and are read once."""
     episodes, names, reads, keys = _Numbers(), _Numbers(), _Numbers(), _Numbers()
     heads, calls, flags, floats = list[list[Any]](), list[tuple[int, ...]](), list[tuple[bool, ...]](), list[Any]()
     signals: dict[str, dict[int, float]] = {}
     refused: dict[int, frozenset[int]] = {}
     gold = False
     for row in rows:
-        if row["walk"] == schema.CUT:  # that is money spent, and no part of an episode
+        if row["walk"] == schema.CUT:  # its cost was spent, but it is no part of an episode
             continue
         gold = gold or bool(row.get("gold"))
         episode = row["dataset"] or "log", row["episode_id"]
@@ -160,7 +160,7 @@ def calls_of(rows: Iterable[Row]) -> Calls:
 
 
 def _features(size: int, pieces: Iterable[Sequence[tuple[Any, ...]]]) -> dict[str, Floats]:
-    """Return the numbers of requests, each given as its text, its context, its chat and its episode."""
+    """Return the features of requests by name; each request is given as text, context, chat and episode."""
     features: dict[str, Floats] = defaultdict(lambda: np.full(size, np.nan))
     for piece in filter(None, pieces):
         texts, contexts, chats, rows, *_ = zip(*piece, strict=True)
@@ -173,11 +173,11 @@ def _features(size: int, pieces: Iterable[Sequence[tuple[Any, ...]]]) -> dict[st
 
 _COUNTS = dict.fromkeys(("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens"), MAX_WHOLE)
 _COUNTS |= {name: limit for name, limit in AT_MOST.items() if name in _COUNTS}
-"""The counts of a row, each with what it can be at most."""
+"""The counts of a row, each with its maximum."""
 
 
 def _note_head(head: list[Any], row: Row) -> None:
-    """Complete what an episode's rows say of it: the first row with a value decides."""
+    """Fill in the episode's missing values from a row; each value is that of the first row that has one."""
     _, _, group, segment, request, _, kind, _ = head
     text, context = row["question"], row["context"]
     head[2], head[3] = group or row["group"], segment or row["segment"]
@@ -189,9 +189,9 @@ def _note_head(head: list[Any], row: Row) -> None:
 
 
 def kind_asked(row: Row) -> RequestKind | None:
-    """Return the kind of the request that a row answers; None if the log has no texts, or the row answers none.
+    """Return the kind of the request that a row answers; None if the log has no texts, or the row answers no request.
 
-    A row that cascade did not log, as an importer makes one of a bare question, does not say what the model saw.
+    A row that cascade did not log, such as one imported from a bare question, does not show what the model saw.
     """
     replay = replay_of(row)
     if replay.get("purpose") in _ABOUT:
@@ -208,7 +208,7 @@ def kind_asked(row: Row) -> RequestKind | None:
 def calls_in(duck: Duck, query: str) -> Calls:
     """Return the calls of a query that selects every column of `logs.schema`, and `n`, the number of the row.
 
-    What Python decides, such as the form of a chat request, is asked only for the texts that need it.
+    Python functions, such as the one for a chat request's form, are called only for the texts that need them.
     """
     duck.define("answer_key", lambda answer, context: answer_key(answer, context and request_of(context)), 2)
     duck.define("kind", lambda text: json.dumps(kind_of(chat)) if (chat := request_of(text)) else None, 1)
@@ -266,12 +266,12 @@ def calls_in(duck: Duck, query: str) -> Calls:
 
 
 def _compact(values: Ints) -> Ints:
-    """Return numbers as int64; numbers that are all equal take no memory."""
+    """Return numbers as int64; if they are all equal, they take no memory."""
     same = values.size > 0 and bool((values == values[0]).all())
     return np.broadcast_to(np.int64(values[0]), values.shape) if same else np.asarray(values, dtype=np.int64)
 
 
-# The rule of `answer_key` for answers that are letters, digits and blanks, in SQL.
+# `answer_key` in SQL for answers of letters, digits and blanks; other answers are passed to Python.
 _KEY = r"""
 CREATE MACRO key_of(a, c) AS CASE WHEN c IS NULL AND regexp_full_match(a, '[0-9A-Za-z ]*')
   THEN CASE WHEN NOT regexp_matches(a, '\b(?i:a|an|the)\b|^ | ( |$)') THEN lower(a) ELSE coalesce(nullif(trim(
@@ -284,7 +284,7 @@ _LARGE = frozenset({"cost", "input_tokens", "output_tokens", "key"})
 
 
 def _replay(logged: bool) -> dict[str, str]:
-    """Return SQL for what is in a row's signals under "replay"; `logged`: whether any row has it."""
+    """Return SQL for the values under "replay" in a row's signals; `logged` is whether any row has them."""
     if not logged:
         nothing = dict.fromkeys(("purpose", "echo", "chat"), "NULL::VARCHAR")
         return nothing | dict.fromkeys(("finished", "told", "failed"), "false")
@@ -306,7 +306,7 @@ _FALSE = """('false', 'null', '0', '0.0', '""', '[]', '{}')"""
 
 
 def _enum(duck: Duck, name: str, query: str) -> tuple[str, ...]:
-    """Make a type of all texts that a query has as `name`, and return them."""
+    """Create an enum type `name` of the texts in the column `name` of a query, and return the texts."""
     duck.run(
         f"DROP TYPE IF EXISTS {name}; CREATE TYPE {name} AS ENUM (SELECT DISTINCT name FROM ({query}) "
         "WHERE name IS NOT NULL ORDER BY name)"
@@ -328,7 +328,7 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
         "arg_min(segment, n) FILTER (segment <> '') AS part, "
         f"arg_min({kind}, n) FILTER (question IS NOT NULL) AS kind FROM log GROUP BY ALL)"
     )
-    # what many episodes have in common is one object
+    # a value that many episodes share is one object
     shared: dict[str, Sequence[Any]] = {
         name: _enum(duck, name, f"SELECT {name} AS name FROM heads") for name in ("of_set", "in_group", "part", "kind")
     }

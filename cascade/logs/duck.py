@@ -1,8 +1,8 @@
-"""duckdb, opened for one task: what it may touch, how much memory it takes, and how texts become values.
+"""duckdb for one task: the files it may open, the memory it may use, and the conversion of texts to values.
 
-A connection opens only the files that it was given, loads no extension and keeps its settings. What does not fit into
-its memory goes to a folder of its own, which is deleted at the end. duckdb guesses no type: every field is read as
-text, and the macros here convert it. A text without such a value becomes null.
+A connection opens only the files that it was given, loads no extension and cannot change its settings. What does not
+fit into its memory goes to a temporary folder, which is deleted at the end. duckdb guesses no types: every field is
+read as text and converted by the macros here. A text that cannot be converted becomes null.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.identity import identity
 
 MEMORY = "1GB"
-"""The memory of duckdb's tables and buffers; what is larger goes to the disk."""
+"""The memory limit of duckdb's tables and buffers; the rest goes to the disk."""
 
 _FETCHED = 1_024
 _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
@@ -32,13 +32,13 @@ _FALSE = (
     "'down', 'thumbs_down', 'thumbs down', '👎', 'falsch', 'nein', 'faux', 'falso', 'onwaar'"
 )
 
-# A lambda binds a value that is used twice: a macro's argument is copied, and such copies multiply.
-# `decimal_point`: a number's text with a point for a decimal comma. `amount`: it, and without separators of thousands,
-# where the text shows what its comma is: 1,234 may be either. `whole`: a count; commas may separate its thousands.
-# `nano`: USD as nano-USD, half to even. `seconds`: a time since 1970, as ISO 8601 (UTC if it does not say), as
-# [seconds, nanoseconds], or as a number whose size tells its unit, if it is from 2000 on: a spreadsheet's days are
-# smaller. `duration`: a number of at least 0. `truth`: t and f are those of Postgres;
-# up and down of thumbs, wahr and the like of spreadsheets in other languages.
+# A lambda binds a value that is used twice: a macro's argument is copied, and nested copies multiply.
+# `decimal_point`: a number's text with a decimal point instead of a comma. `amount`: the same, without thousands
+# separators, if the text shows what its comma is: 1,234 may be either. `whole`: a count; commas may separate its
+# thousands. `nano`: USD as nano-USD, rounded half to even. `seconds`: seconds since 1970, from ISO 8601 (UTC if it
+# names no zone), from [seconds, nanoseconds], or from a number whose size tells its unit, if that is in 2000 or later:
+# a spreadsheet's days are smaller. `duration`: a number of at least 0. `truth`: t and f are from Postgres, up and down
+# from thumbs, wahr and the like from spreadsheets in other languages.
 _MACROS = rf"""
 CREATE MACRO plain_number(t) AS CASE WHEN regexp_full_match(t, '[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?') THEN t END;
 CREATE MACRO decimal_point(t) AS list_transform([t], lambda x: CASE WHEN regexp_full_match(trim(x),
@@ -111,23 +111,23 @@ CREATE MACRO signal(j, p) AS CASE WHEN json_type(j, p) IN ('DOUBLE', 'BIGINT', '
   THEN finite(TRY_CAST(json_extract_string(j, p) AS DOUBLE)) WHEN json_type(j, p) = 'BOOLEAN'
   THEN json_extract_string(j, p)::BOOLEAN::DOUBLE END;
 """
-# `request_id` is `identity`, whose rule for texts of ASCII is written in SQL, too.
+# `request_id` is `identity`, with its rule for ASCII texts repeated in SQL.
 _BY_NAME = {statement.split("(")[0].split()[-1]: statement for statement in _MACROS.split(";\n") if statement}
 _CALLED = re.compile(r"\b(\w+)\(")
 
 
 def text_literal(text: object) -> str:
-    """Return a text as SQL writes it."""
+    """Return a text as an SQL literal."""
     return "'" + str(text).replace("'", "''") + "'"
 
 
 def name_literal(name: str) -> str:
-    """Return a column's name as SQL writes it."""
+    """Return a column's name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def as_text(name: str, kind: str) -> str:
-    """Return a column of some type as a text: a nested value as JSON, bytes as UTF-8 if they are."""
+    """Return SQL for a column of any type as text: nested values as JSON, bytes as UTF-8, or null if they are not."""
     column = name_literal(name)
     if kind.endswith("]") or kind.startswith(_NESTED):
         return f"to_json({column})::VARCHAR"
@@ -137,7 +137,7 @@ def as_text(name: str, kind: str) -> str:
 
 
 class Duck:
-    """A connection to duckdb and the folder of its files.
+    """A connection to duckdb and the folder of its temporary files.
 
     >>> with opened() as duck:
     ...     duck.rows("SELECT nano('$0.0000000025'), whole('1,234'), truth('Wrong'), number('nan')")
@@ -149,7 +149,7 @@ class Duck:
         self._undefined = {*_BY_NAME}
 
     def run(self, sql: str) -> Any:
-        """Run statements; a refusal of duckdb becomes a UsageError with its first line."""
+        """Run statements; an error of duckdb becomes a UsageError with its first line."""
         import duckdb
 
         self._define_called(sql)
@@ -159,9 +159,9 @@ class Duck:
             raise self._refused(error) from None
 
     def _define_called(self, sql: str) -> None:
-        """Create the macros that statements call: all of them take as long as a small log."""
+        """Create the macros that statements call; creating all of them would take as long as reading a small log."""
         for name in self._undefined.intersection(_CALLED.findall(sql)):
-            if name in self._undefined:  # no macro before it called it
+            if name in self._undefined:  # an earlier macro may have created it
                 self._undefined.discard(name)
                 self._define_called(_BY_NAME[name])
                 self._connection.execute(_BY_NAME[name])
@@ -183,7 +183,7 @@ class Duck:
             raise self._refused(error) from None
 
     def _refused(self, error: Exception) -> UsageError:
-        """Return the first line of duckdb's error, with the files that it was opened for."""
+        """Return an error with the first line of duckdb's and the files that it was opened for."""
         names = ", ".join(str(path) for path in self._files) or "the log"
         return UsageError(f"{names} cannot be read or written: {str(error).splitlines()[0]}")
 
@@ -193,7 +193,7 @@ class Duck:
 
     def define(self, name: str, function: Callable[..., Any], arguments: int, result: str = "VARCHAR") -> None:
         """Make a Python function of texts available in SQL; null arguments reach it as None."""
-        # duckdb counts a function's parameters, and finds one where they are *texts: so it is given one list.
+        # duckdb counts a function's parameters and would find one in *texts, so the function takes one list.
         self._connection.create_function(
             f"{name}_of", lambda texts: function(*texts), ["VARCHAR[]"], result, null_handling="special"
         )
@@ -203,7 +203,7 @@ class Duck:
 
 @contextmanager
 def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
-    """Open duckdb for these files, to read or to write, and no others.
+    """Open duckdb so that it can read and write these files and no others.
 
     Raises:
         MissingExtraError: duckdb is not installed.

@@ -28,7 +28,7 @@ WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file or a folder exists at a path that is about to be written."""
+    """Return whether a file or a folder exists at a path that is about to be written."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -39,15 +39,14 @@ def is_there(path: Path) -> bool:
 
 
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write a new file, or replace one, and return how many rows it has; the write is atomic.
+    """Write a new file or replace one, atomically, and return how many rows it has.
 
-    The name decides the format: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. Only its owner can
-    read the file. Numbers that are not finite become null, and
-    `signals["replay"]["not_finite"]` names their columns.
+    The name decides the format: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. Only the owner can
+    read the file. Numbers that are not finite become null, and `signals["replay"]["not_finite"]` names their columns.
 
     Raises:
         UsageError: the name has another ending, a row does not fit the schema, or the file cannot be written.
-        MissingExtraError: Parquet without duckdb.
+        MissingExtraError: Parquet needs duckdb, which is not installed.
     """
     path = Path(path)
     if not path.name.endswith(WRITTEN_AS):
@@ -55,7 +54,7 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     with replaced(path) as new:
         if path.suffix == ".parquet":
             return write_parquet(new, _whole_rows(rows))
-        # No name and no time in the packed file's head: the same rows give the same bytes.
+        # No name and no time in the gzip header, so that the same rows give the same bytes.
         with (
             new.open("wb") as plain,
             gzip.GzipFile("", "wb", fileobj=plain, mtime=0) if path.suffix == ".gz" else plain as file,
@@ -70,7 +69,7 @@ def opened_log(
     where: Mapping[str, str] | None = None,
     models: Sequence[str] = (),
 ) -> Iterator[Imported]:
-    """Open a log to read it: cascade's own, or another that `cascade import` reads without a mapping.
+    """Open a log for reading: cascade's own, or one that `cascade import` reads without a mapping.
 
     Args:
         path: the file, recognised by its content.
@@ -96,7 +95,7 @@ def read_rows(
 
 
 def _whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows with every column in its place; refuse columns that would be lost."""
+    """Yield rows with every column, in order; raise UsageError for columns that would be lost."""
     blank = dict.fromkeys(COLUMNS)
     for number, row in enumerate(rows, 1):
         unknown = row.keys() - blank.keys()
@@ -118,7 +117,7 @@ def replaced(path: Path) -> Iterator[Path]:
             yield new
             _to_disk(new)
             new.replace(path)
-            if os.name != "nt":  # Windows opens no folders
+            if os.name != "nt":  # Windows cannot open a folder
                 _to_disk(path.parent)
         finally:
             new.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Read the logs of other tools: their files, by a preset, as a flat table, or by a mapping, become cascade's rows."""
+"""Read the logs of other tools: turn their records into cascade's rows by a preset, a mapping, or as a flat table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Imported:
         return calls_in(self.duck, self.query)
 
     def counts(self) -> dict[str, Any]:
-        """Return episodes and rows by data set, and how many answers are unjudged and how many rows have no cost."""
+        """Count episodes and rows, in sum and by data set, unjudged answers, and rows without a cost or a request."""
         self.duck.run(f"CREATE VIEW log AS {self.query}")
         by_set = self.duck.rows(
             "SELECT coalesce(dataset, 'log'), count(DISTINCT hash(episode_id)), count(*) FROM log "
@@ -83,16 +83,16 @@ def imported(
     """Read one log from a file, a folder, or several files, which are joined on the question.
 
     Args:
-        paths: the files. Where no field names the model, each is a model's, named by what differs in the paths.
-        options: how it is to be read.
+        paths: the files. If no field names the model, each file has one model's calls, named by what differs in paths.
+        options: how to read the log.
         dropped: counts what is left out, and why.
-        tell: called with lines that say how the columns of a table are read.
+        tell: called with lines that explain how the columns of a table are read.
         output: a Parquet file that will be written.
         rows: cascade's own rows, instead of those in files.
-        where: a log is read, not imported: only the rows with these values, and cascade's own rows as they are.
+        where: reads the log instead of importing it: only the rows with these values; cascade's own rows are unchanged.
 
     Raises:
-        UsageError: the log is of no known kind, or something is missing; one message has all problems.
+        UsageError: the log is of no known kind, or something is missing; one message lists all problems.
         MissingExtraError: duckdb is not installed.
     """
     typed, counted = options or ImportOptions(), Dropped() if dropped is None else dropped
@@ -119,7 +119,7 @@ def imported(
 
 
 def _refuse_options(options: ImportOptions) -> None:
-    """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
+    """Raise UsageError for options that do not apply to cascade's own rows, which already have their places."""
     refused = {"--map": options.columns, "--models": options.models, "--dataset": options.dataset}
     wrong = [name for name, value in (refused | {"--request": options.request is not None}).items() if value]
     if wrong:
@@ -157,7 +157,7 @@ def _define(duck: Duck) -> None:
 
 
 def _recognised(tables: Tables, options: ImportOptions) -> str:
-    """Return the kind of the log, and put the records of its files in reach."""
+    """Return the kind of the log, and replace the sources by those of the records inside its files."""
     duck = tables.duck
     files = [
         opened_up(duck, source, ("data",)) if source.is_json and {"data"} <= {*source.names} <= _OF_PAGE else source
@@ -190,11 +190,11 @@ def _left_out(tables: Tables, source: Source, kind: str) -> Source:
 
 
 _OF_PAGE = frozenset({"data", "meta", "object", "has_more", "total", "page", "page_size", "total_pages", "next_cursor"})
-"""The fields of an API's page: Langfuse's, LiteLLM's, OpenAI's, Phoenix's."""
+"""The fields of a page of results from the API of Langfuse, LiteLLM, OpenAI or Phoenix."""
 
 
 def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell | None) -> Callable[[Path], int]:
-    """Make the calls of a foreign log, and return what writes their rows into a file."""
+    """Read the calls of a foreign log, and return the function that writes their rows into a file."""
     mapped = mapping(options.columns)
     names = list(dict.fromkeys(name for source in tables.sources for name in source.names))
     flat = _flat(names, mapped, chosen)
@@ -226,7 +226,7 @@ def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell |
             tell(lines)
         for line in lines[1:] if tell is None else ():
             tables.dropped.note(line, str(tables.sources[0].path))
-    else:  # what the user maps is read as it is
+    else:  # a field that the user maps is read unchanged
         chosen = replace(chosen, sql={name: sql for name, sql in chosen.sql.items() if name not in mapped.columns})
     models = _import_calls(tables, chosen, paths, options, mapped)
     if tell is not None and models:
@@ -238,7 +238,7 @@ _CHANGE = "--models A,B changes that"
 
 
 def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) -> Preset:
-    """Return how a table is read whose questions were sent in a chat request; None: how they were sent is unknown."""
+    """Return the preset for a table whose questions were sent in chat requests with this body (None: unknown)."""
     if body is None:
         return chosen
     if chosen.name != "table":
@@ -251,7 +251,7 @@ def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) ->
 def _import_calls(
     tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], options: ImportOptions, mapped: Mapped
 ) -> list[str]:
-    """Make and place the calls, and return the models if they are the steps."""
+    """Create and place the calls, and return the models if they are the steps."""
     read_raw(tables, {**paths, **chosen.let}, chosen)
     _check_mapping(tables, mapped.columns, chosen.prepare)
     texts = "SELECT * FROM raw WHERE status IS NULL"
@@ -284,7 +284,7 @@ def _check_models(models: Sequence[str], logged: Sequence[str]) -> None:
 
 
 def _check_mapping(tables: Tables, columns: Mapping[str, str], prepare: str | None = None) -> None:
-    """Raise UsageError for mapped fields that no record has; it says which fields there are."""
+    """Raise UsageError for mapped fields that no record has; it suggests fields with similar names."""
     names = list(dict.fromkeys(name for source in tables.sources for name in source.names))
     absent = [
         path
@@ -321,7 +321,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[str]:
 
 
 def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], names: Sequence[str]) -> Preset:
-    """Return how a table with a row for each call is read; raise UsageError with a line to paste for what it lacks."""
+    """Return the preset for a table with a row per call; raise UsageError with a line to paste if it lacks columns."""
     fields = [*names, *(path for path in _paths_inside(tables) if "." in path)]
     several = len(tables.sources) > 1
     lacking = missing(fields, {name: path[0] for name, path in paths.items()} | ({"model": ""} if several else {}))
@@ -344,7 +344,7 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
 
 
 def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError for a model's file that has no field by which its rows are joined with those of the others."""
+    """Raise UsageError if a model's file has no field by which its rows can be joined with those of the others."""
     joining = [path for name in ("question", "trace", "question_id") for path in paths.get(name, ())]
     for source in tables.sources:
         if not any({path, path.split(".")[0]} & {*source.names} for path in joining):
@@ -355,7 +355,7 @@ def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:
 
 
 def _flat(names: Sequence[str], mapped: Mapped, chosen: Preset) -> Layout | None:
-    """Return how a flat table is read; None for another kind of log."""
+    """Return the layout of a flat table; None for another kind of log."""
     if not chosen.models:
         return layout(names, mapped) if chosen.name == "table" else None
     # a format whose columns are a model's name and an ending, such as `NAME|total_cost`
@@ -402,13 +402,13 @@ def _import_flat(
 
 
 def _sums(columns: Iterable[str]) -> Mapping[str, str]:
-    """Return a flat table's rows that say nothing of a model, such as the sums below it, as a preset's `drop`."""
+    """Return a preset's `drop` for a flat table's rows with no answer or truth, such as the sums below the table."""
     names = [name_literal(name) for name in columns if name.endswith((" answer", " correct"))]
     return {"a row without an answer or a truth": f"coalesce({', '.join(names)}) IS NULL"}
 
 
 def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:
-    """Return a query with a row of texts for each model of each row: those of row n begin at n * models."""
+    """Return a query with one row of texts per row and model; those of row n are numbered from n * len(models)."""
     question = {("trace" if column == "episode_id" else column): column for column in flat.question}
     shared = ", ".join(f"{name_literal(column)} AS {name_literal(name)}" for name, column in question.items())
     columns = sorted({name for model in models for name in flat.models[model]})
@@ -424,7 +424,7 @@ def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:
 
 
 def _drop_unasked(tables: Tables, by_step: Sequence[str]) -> None:
-    """Leave out calls of models that were not asked: one without values, and with none after it in its row."""
+    """Drop the calls of models that were not asked: those without values, like all later models in their row."""
     duck, rung = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
     silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
     if not duck.value(f"SELECT count(*) FROM calls WHERE {silent}"):
