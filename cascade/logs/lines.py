@@ -1,4 +1,4 @@
-"""Read and write files in pieces, compressed or not, and count the lines that are left out."""
+"""Read files in pieces, compressed or not, count the lines that are left out, and report files that cannot be used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cascade.logs.schema import Dropped
 from cascade.safety import open_regular
 
 MAX_LINE_BYTES = 256 * 2**20
-"""A longer line is skipped, since it would have to be in memory at once. 25 times the longest line in tests."""
+"""A longer line is skipped, since a line is held in memory as a whole. 25 times the longest line in tests."""
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -38,7 +38,7 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """Return how a file begins, unpacked; nothing if it is empty or damaged there."""
+    """Return the first bytes of a file, decompressed; none if it is empty or damaged there."""
     with opened(path) as file:
         try:
             return file.read(count)
@@ -56,7 +56,7 @@ def _why_not(path: Path, error: OSError) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert a system error for a file that cannot be written to a UsageError."""
+    """Turn a system error about a file that cannot be written into a UsageError."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ _SHOWN_CHARS = 200
 
 
 def short_name(path: Path) -> str:
-    """Return a file's name as an error shows it."""
+    """Return a path as an error shows it, shortened if it is long."""
     return str(path) if len(str(path)) <= _SHOWN_CHARS else f"{str(path)[:_SHOWN_CHARS]}…"
 
 
@@ -93,22 +93,22 @@ def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, location: str)
     try:
         return file.readline(MAX_LINE_BYTES)
     except (EOFError, zlib.error, OSError):
-        # A compressed file that was cut short or damaged fails only here; the rows before are kept.
+        # A compressed file that was cut short or damaged fails only here; the lines before are kept.
         dropped.drop("the file is cut short or damaged from here on", location)
         return b""
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table of cells by its name, compressed or not."""
+    """Return whether a file's name is that of a table of cells, compressed or not."""
     return path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
 
 def text_of(raw: bytes, dropped: Dropped, path: Path, number: int) -> str:
-    """Return the text of a line; invalid UTF-8 is noted, and is replaced, or in a table read as Windows-1252."""
+    """Return the text of a line; invalid UTF-8 is noted and replaced, or, in a table, may be read as Windows-1252."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        windows = is_table(path) and raw.decode("utf-8", "ignore").isascii()  # Excel saves in it
+        windows = is_table(path) and raw.decode("utf-8", "ignore").isascii()  # as Excel saves it
         how = "read as Windows-1252" if windows else "replaced"
         dropped.note(f"bytes that are not UTF-8, {how}", f"{path.name}:{number}")
         return raw.decode("cp1252" if windows else "utf-8", "replace")

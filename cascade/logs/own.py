@@ -1,7 +1,7 @@
-"""Rows with cascade's columns in SQL: texts and stored columns become values, rows are read from files and written.
+"""Rows with cascade's columns in SQL: convert texts and stored columns to values, read rows from files, write them.
 
-A value that does not fit its column is null and counted, never 0; a row without a place is left out and counted
-(F54 to F57). Columns that have their type already are not converted, so texts stay in a Parquet file unread.
+A value that does not fit its column becomes null and is counted, never 0; a row without a place is left out and counted
+(F54 to F57). Columns that already have their type are not converted, so a Parquet file's texts are not copied.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SQL_TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _NUMBERS = ("DOUBLE", "FLOAT", *_INTEGERS)
 _MACROS = {WHOLE: ("whole", _INTEGERS), NUMBER: ("number", _NUMBERS), TRUTH: ("truth", ("BOOLEAN",))}
-"""By the type of a column: what converts its texts, and which stored types need no conversion."""
+"""By the kind of a column: the macro that converts its texts, and the stored types that need no conversion."""
 ROWS_A_GROUP = 16_384
-"""Rows of a row group of a Parquet file."""
+"""Rows per row group of a Parquet file."""
 _UNKNOWN_AT_MOST = 50
 _PLACES = 3
 NO_QUESTION = "question is null"
@@ -46,7 +46,7 @@ NO_QUESTION = "question is null"
 
 @dataclass(slots=True)
 class Tables:
-    """The tables of one log: the connection, its sources, the values that a foreign record has, what was left out."""
+    """The tables of one log: connection, sources, what was left out, and the values of a foreign record (`targets`)."""
 
     duck: Duck
     sources: Sequence[Source]
@@ -54,7 +54,7 @@ class Tables:
     targets: list[str] = field(default_factory=list)
 
     def count(self, reason: str, table: str, condition: str = "true", *, note: bool = False) -> None:
-        """Count the rows of a table that meet a condition, with the first places, under the reason that SQL gives."""
+        """Count the rows that meet a condition, with the first locations; `reason` is SQL for what to count them as."""
         query = (
             f"SELECT {reason} AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {condition} "
             "GROUP BY ALL HAVING count(*) > 0 ORDER BY min(n)"
@@ -65,7 +65,7 @@ class Tables:
                 report(text, self.sources[file].location(row), 1 if at + 1 < len(first) else total - at)
 
     def note_faults(self, reasons: Sequence[str], table: str, bits: int) -> None:
-        """Note the values that became null: a bit of `faults` for each reason; `bits` has those of all rows."""
+        """Note the values that became null. `faults` has a bit for each reason; `bits` is its OR over all rows."""
         for at, reason in enumerate(reasons):
             if bits >> at & 1:
                 self.count(text_literal(reason), table, f"faults & (1::BIGINT << {at}) > 0", note=True)
@@ -81,20 +81,20 @@ class Tables:
 
 
 def sql_type(name: str) -> str:
-    """Return the SQL type of a column; of any other name, that of a text."""
+    """Return the SQL type of a column; any other name has that of a text."""
     return _SQL_TYPES.get(KINDS.get(name, TEXT), "VARCHAR")
 
 
 def macro_of(name: str, kind: str = "VARCHAR") -> str | None:
-    """Return the macro that converts the texts of a column of some SQL type; None if it needs none of these."""
+    """Return the macro that converts a column of an SQL type; None if the column needs no such macro."""
     macro, typed = _MACROS.get(KINDS.get(name, TEXT), (None, ()))
     return None if kind in typed else macro
 
 
 def converted(query: str, texts: Mapping[str, tuple[str | None, str]]) -> str:
-    """Return a query with the `value_name` of texts, each given as its macro, if it has one, and its SQL.
+    """Return a query with a column `value_name` for each text, given by name as its macro, if it has one, and its SQL.
 
-    A macro converts all of its texts in one list, so that duckdb plans it once: that takes longer than a small log.
+    A macro converts its texts in one list, so that duckdb plans it once: planning takes longer than a small log.
     """
     columns: dict[str, list[str]] = {}
     for name, (macro, _) in texts.items():
@@ -112,12 +112,12 @@ def converted(query: str, texts: Mapping[str, tuple[str | None, str]]) -> str:
 
 
 def value_name(name: str) -> str:
-    """Return the column of a converted text, as SQL writes it."""
+    """Return the quoted name of the column with a converted text's value."""
     return name_literal(f"value of {name}")
 
 
 def value_of(name: str, kind: str = "VARCHAR") -> str:
-    """Return a column of some SQL type as a value of its own type, null where it has none; of `converted` texts."""
+    """Return SQL for a stored column's value in cascade's type, null if it does not fit; in a `converted` query."""
     own_type, column = KINDS.get(name, TEXT), name_literal(name)
     text = column if kind == "VARCHAR" else as_text(name, kind)
     if own_type in _MACROS:
@@ -131,7 +131,7 @@ def value_of(name: str, kind: str = "VARCHAR") -> str:
 
 
 def bits(tests: Iterable[str]) -> str:
-    """Return SQL for the tests that a row meets, a bit each."""
+    """Return SQL for an integer with one bit for each test that a row meets."""
     return " + ".join(f"(coalesce({test}, false)::BIGINT << {at})" for at, test in enumerate(tests)) or "0"
 
 
@@ -139,7 +139,7 @@ def bits(tests: Iterable[str]) -> str:
 
 
 def own_rows(tables: Tables, where: Mapping[str, str] | None = None) -> str:
-    """Return a query of the rows of files, with every column and `n`, `file` and `row`; count what is left out.
+    """Return a query of the rows in the files, with every column and `n`, `file` and `row`; count rows left out.
 
     Raises:
         UsageError: a row has another schema, or there are records and none is a row.
@@ -157,12 +157,12 @@ def own_rows(tables: Tables, where: Mapping[str, str] | None = None) -> str:
 
 
 def matching(where: Mapping[str, str]) -> str:
-    """Return a test whether a row has the wanted values."""
+    """Return an SQL test for the rows with these values."""
     return " AND ".join(_matches(name, text) for name, text in where.items()) or "true"
 
 
 def _matches(name: str, text: str) -> str:
-    """Return a test whether a column has a value, written as a text: null is "null", truth "true" and "false"."""
+    """Return an SQL test for a column's value, given as text: null is "null", and truth is "true" or "false"."""
     column = name_literal(name)
     if KINDS[name] == NUMBER:
         return f"({column} = TRY_CAST({text_literal(text)} AS DOUBLE) OR ({text == 'null'} AND {column} IS NULL))"
@@ -170,7 +170,7 @@ def _matches(name: str, text: str) -> str:
 
 
 def _note_unknown(source: Source, dropped: Dropped) -> None:
-    """Count each unknown column once: it belongs to the file, not to each row. Random keys do not fill the memory."""
+    """Note each unknown column once per file; after 50, only their number, so that random keys cannot fill memory."""
     unknown = [name for name in source.names if name not in KINDS]
     for name in unknown[:_UNKNOWN_AT_MOST]:
         dropped.note(f"an unknown column {name[:80]!r}, left out{hint_at(name[:80], COLUMNS)}", source.path.name)
@@ -179,11 +179,11 @@ def _note_unknown(source: Source, dropped: Dropped) -> None:
 
 
 _FILE = 1 << 40
-"""More than the rows of a file: the number of a row in the log is that in its file after those of the files before."""
+"""More than the rows of any file: a row's number in the log is its file's number times this, plus its row number."""
 
 
 def _rows_in(tables: Tables, source: Source) -> str:
-    """Return a query of the rows of one file that have a place; count the others, and the values that are null now."""
+    """Return a query of one file's rows that have a place; count the others, and the values that became null."""
     _note_unknown(source, tables.dropped)
     raw, kinds = source.typed()
     new = {name: name_literal(f"new {name}") for name in COLUMNS}
@@ -229,7 +229,7 @@ def _rows_in(tables: Tables, source: Source) -> str:
 
 
 def dicts(duck: Duck, query: str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a query that has every column, as values of Python; signals that are no number are null."""
+    """Yield the rows of a query with every column as Python values; signals that are not numbers become null."""
     listed = ", ".join(map(name_literal, COLUMNS))
     for rows in duck.pieces(f"SELECT {listed} FROM ({query})"):
         for values in rows:
@@ -261,7 +261,7 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def spooled(duck: Duck, rows: Iterable[Mapping[str, Any]], dropped: Dropped) -> Tables:
-    """Return rows of Python as a file of duckdb's folder."""
+    """Write Python rows to a file in duckdb's folder, and return tables with this file as their source."""
     spool = duck.folder / "rows.jsonl"
     with spool.open("wb") as file:
         write_lines(file, rows)
@@ -278,7 +278,7 @@ def write_lines(file: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any
             raise UsageError(f"Row {count} has no JSON form: {error}.") from None
         try:
             file.write(f"{text}\n".encode())
-        except UnicodeEncodeError:  # half of a pair of surrogates has no UTF-8 form, but JSON can spell it
+        except UnicodeEncodeError:  # an unpaired surrogate has no UTF-8 form, but JSON can escape it
             file.write(f"{json.dumps(storable(row))}\n".encode())
     return count
 
@@ -286,7 +286,7 @@ def write_lines(file: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any
 def _encoded(row: Mapping[str, Any]) -> str:
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # looked for only where there is one: this walks through everything
+    except ValueError:  # a NaN or an infinity: `storable` walks through everything, so only now
         return json.dumps(storable(row), ensure_ascii=False, allow_nan=False)
 
 

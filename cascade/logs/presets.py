@@ -1,6 +1,6 @@
-"""Formats of foreign logs as data: a YAML of column expressions each, in `presets/`; `Preset` describes its fields.
+"""Formats of foreign logs as data: a YAML file of column expressions each, in `presets/`; `Preset` has its fields.
 
-Only these files hold SQL; a user's mapping holds names (`mapping`).
+Only these files contain SQL; a user's mapping contains names (`mapping`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 OWN = "cascade"
 """The kind of cascade's own logs; all other kinds are names of presets."""
 ALSO = ("cost_usd", "latency_s")
-"""Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
+"""Targets of a mapping besides cascade's columns, in USD and in seconds. "signals.NAME" is a target, too."""
 SIGNALS = "signals."
 LOGPROB = "signals.reply_mean_logprob"
 _OF_MODEL = ("answer", "correct", *ALSO, "cost_nano_usd", "latency_ms", "input_tokens", "output_tokens")
@@ -33,7 +33,7 @@ ENDS = {
     "logprob": LOGPROB,
     **{name: f"{SIGNALS}{name}" for name in sorted(OF_ANSWERS | OF_MESSAGES)},
 }
-"""What a flat table says of a model, after its name and `_` or a dot, and what each is read as; mapped the same."""
+"""How a model's columns end in a flat table, after its name and `_` or a dot; what each is read as. Also for --map."""
 ANY_END = "|".join(sorted(ENDS, key=len, reverse=True))
 _TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{ANY_END}|signals\.\w+)")
 _SIGNAL = re.compile(r"signals\.\w+")
@@ -42,17 +42,17 @@ OF_CENTS = re.compile(r"(?<![a-z])(?i:cents?|cts?|pence)$|C(?:en)?ts?$")
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """How a log is to be read.
+    """How to read a log.
 
     Attributes:
         kind: a preset's name; by default recognised by the fields of the log.
-        columns: the log's field for columns of ours: {"question": "prompt", "small.answer": "reply.text"}.
-        models: the models of a ladder, the cheapest first, where the log has others, too; of traces, instead of a step
-            for each call.
-        dataset: the name of the questions; by default the first file's name.
-        costs: nano-USD of a model's call where the log does not know it.
-        rename: other names for the log's models.
-        request: what was sent beside each question of a table, as a chat request's body; None: unknown.
+        columns: the log's field for each of cascade's columns: {"question": "prompt", "small.answer": "reply.text"}.
+        models: the models of a ladder, the cheapest first; calls of others are left out. For traces, the models are
+            then the steps, instead of the calls.
+        dataset: the name of the data set; by default the first file's name.
+        costs: by model, the nano-USD of a call whose cost the log does not have.
+        rename: new names for the log's models.
+        request: the body of the chat request in which each question of a table was sent; None: unknown.
         memory: the most that duckdb keeps in memory, such as "1GB"; the rest goes to the disk.
     """
 
@@ -68,26 +68,26 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A format.
+    """A format of foreign logs.
 
     Attributes:
-        known_by: by which fields a file is recognised: all of one set.
-        each: the lists that its records are in.
-        prepare: the function of `logs.spans` that makes a record plain.
-        columns: which paths hold a value, named as in `calls.is_target`: the first one with a value counts.
-        let: the same, for expressions alone.
-        sql: what is computed in SQL from these; `macros` is run before it.
+        known_by: sets of fields; a file that has all fields of one set is recognised.
+        each: the paths of nested lists that hold the records.
+        prepare: the function of `logs.spans` that flattens a record.
+        columns: the paths of each value, named as in `calls.is_target`; the first path with a value counts.
+        let: the same, for names that only expressions read.
+        sql: the expressions that are computed from these; `macros` is run first.
         drop: the condition of records that are left out, by reason; the reason "" is not counted.
-        notes: the condition of what is noted, by its words.
+        notes: the condition of records that are kept but noted, by the text of the note.
         steps: "time": each call is a step; "models": each model is.
         whole: whether a question that not all models answered is left out.
-        chats: whether a request of one plain message is a chat request, too, and not a question.
-        files: whether the order of the files is that of the models.
-        runs: whether a model that answers a question again is another run.
+        chats: whether a request of one plain message is also a chat request, not a question.
+        files: whether each model has a file of its own; if costs are unknown, their order is that of the models.
+        runs: whether a model's further answer to the same question belongs to another run.
         flat: whether a row is an episode, with columns for each model.
-        free: when a cost of 0 is known to be one; `list_price`: else the tokens' list price counts.
+        free: the condition under which a cost of 0 is real; with `list_price`, others become the tokens' list price.
         models: how the fields of a model end, by column, in a table with columns for each model.
-        rows: a query of `raw` that places the rows itself.
+        rows: a query on `raw` that places the rows itself.
     """
 
     name: str
@@ -113,13 +113,13 @@ class Preset:
     rows: str | None = None
 
     def knows(self, names: Iterable[str]) -> bool:
-        """Whether these fields identify the format."""
+        """Return whether these fields identify the format."""
         return any(fields.issubset(names) for fields in self.known_by)
 
 
 @cache
 def presets() -> Mapping[str, Preset]:
-    """Return the formats by name; that of tables, which no field identifies, is the last."""
+    """Return the formats by name; the format of tables, which no fields identify, comes last."""
     folder = resources.files("cascade.logs").joinpath("presets")
     read = [yaml.safe_load(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".yaml")]
     for raw in read:
@@ -145,14 +145,14 @@ def preset(kind: str) -> Preset:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A user's mapping: fields for columns of all calls, and by model for those of a flat table."""
+    """A user's mapping: the fields for columns of all calls and, by model, for the columns of a flat table."""
 
     columns: Mapping[str, str]
     of_model: Mapping[str, Mapping[str, str]]
 
 
 def mapping(fields: Mapping[str, str] | None) -> Mapped:
-    """Return a mapping of COLUMN or MODEL.COLUMN to a field; raise UsageError that names every unknown column."""
+    """Parse a mapping of COLUMN or MODEL.COLUMN to a field; raise UsageError that names every unknown column."""
     targets = {*COLUMNS, *ALSO, "question_id", *ENDS} - {"schema_version"}
     columns, of_model = dict[str, str](), dict[str, dict[str, str]]()
     wrong = []

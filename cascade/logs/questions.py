@@ -1,4 +1,4 @@
-"""Question files for `cascade collect`. Every problem of a file is named before the first call is paid.
+"""Question files for `cascade collect`. All problems of a file are reported before any call is paid for.
 
 Formats, recognised by the content:
 
@@ -77,11 +77,11 @@ def read_questions(
     Args:
         path: the file.
         dropped: counts questions without an accepted answer, which are asked although the answers cannot be judged.
-        mapped: the file's field for fields of ours: {"question": "prompt", "answer": "meta.target"}.
+        mapped: the file's field for each of cascade's fields: {"question": "prompt", "answer": "meta.target"}.
 
     Raises:
         UsageError: the file has invalid questions; one message lists the first 20 problems with their locations.
-        MissingExtraError: Parquet without duckdb.
+        MissingExtraError: duckdb is not installed.
     """
     path, unread, questions = Path(path), Dropped(), list[AskedQuestion]()
     first, problems, counts = dict[str, str](), list[str](), Counter[str]()
@@ -97,7 +97,7 @@ def read_questions(
         elif own_id is not None:
             first[own_id] = location
         counts[question.id] += 1
-        if counts[question.id] > 1:  # published sets have some questions twice: the second is one of its group
+        if counts[question.id] > 1:  # published sets repeat some questions: a repeat stays in the group
             question = replace(question, id=f"{question.id}-{counts[question.id]}")
         questions.append(question)
         if dropped is not None and not question.gold:
@@ -110,7 +110,7 @@ def read_questions(
 
 
 def _renamed(path: Path, records: list[Record], mapped: Mapping[str, str]) -> list[Record]:
-    """Return the records with the values of mapped fields under our names."""
+    """Return the records with the values of mapped fields under cascade's names."""
     unknown = [f"{name}{did_you_mean(name, _MAPPABLE)}" for name in mapped if name not in _MAPPABLE]
     if unknown:
         raise UsageError(f"Nothing can be mapped to {'; nor to '.join(unknown)}.")
@@ -161,7 +161,7 @@ def _of(fields: Mapping[str, Any], question: Question, gold: tuple[str, ...], ma
 
 
 def _chat_question(fields: Mapping[str, Any]) -> AskedQuestion:
-    """Return a chat request: a line of a batch file with the messages in its body, or a body alone."""
+    """Return the question of a chat request: a line of a batch file with the messages in its body, or a bare body."""
     body = loaded(fields.get("body")) if "body" in fields else {k: v for k, v in fields.items() if k not in _NO_BODY}
     request = chat_request(body if isinstance(body, Mapping) else {}, {})
     gold = gold_in(_first(fields, _ANSWERS), tools=bool(request.tools), kind=text(_first(fields, _KINDS)))

@@ -1,4 +1,4 @@
-"""Check the values of columns, and clean rows: an invalid value becomes null and is counted, never 0."""
+"""Check the values of columns and clean rows: an invalid value becomes null, never 0, and is counted."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.item
 """By column: returns a value in the column's form, or raises `OddValueError`. Never called with None."""
 
 
-@lru_cache(maxsize=64)  # the rows of an answer have the same time
+@lru_cache(maxsize=64)  # rows of one answer share their time
 def instant(text: str) -> datetime | None:
     """Return a moment written as ISO 8601, in UTC if it names no zone; None for any other text.
 
@@ -126,7 +126,7 @@ def instant(text: str) -> datetime | None:
 def fitting_signals(signals: dict[str, Any], location: str, dropped: Dropped) -> dict[str, Any]:
     """Return signals with null for every value that is not a finite number; "replay" is left unchanged."""
     if all(type(value) is float or value is None for name, value in signals.items() if name != "replay"):
-        return signals  # as nearly all are, but for what Parquet's own nulls and a decoder's have made null already
+        return signals  # as in nearly all rows; Parquet and the decoder have already made some null
     fitting = dict(signals)
     for name, value in signals.items():
         if name == "replay" or value is None:

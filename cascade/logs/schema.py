@@ -1,9 +1,9 @@
 """The rows of an episode: one row for each call that returned.
 
-The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in
-`candidate` and its answer in `answer`; the others (a sampled verdict, a call of an unfinished step) have null there.
-Unknown is null. The step's signals are in `signals`, and under "replay" in it the data for an exact replay of the call:
-purpose, sample, finish reason, tokens with log-probs.
+The columns are those of `COLUMNS`. If a call produced a candidate, its row has the candidate's index in `candidate` and
+the answer in `answer`; other rows (a sampled verdict, a call of an unfinished step) have null there. Unknown is null.
+`signals` has the step's signals and, under "replay", the data for an exact replay of the call: purpose, sample, finish
+reason, tokens with log-probs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cascade.chat import ChatRequest
 
 SCHEMA_VERSION = 5
-"""The version of the columns. Rows of another one are refused (`rowcheck`)."""
+"""The version of the columns. Rows of another version are refused (`own.own_rows`)."""
 CARRIED_OVER = "carried over: no call"
 """The `cost_source` of an answer that is repeated in a later round without a call, since its run had ended."""
 TOLD = "told"
@@ -37,27 +37,27 @@ TOLD = "told"
 UNJUDGED = "an episode with an answer of which it is unknown whether it is right"
 """Why a table that needs labels leaves an episode out."""
 FAILED = "failed"
-"""Key there: step, role and error of each failed call of the episode."""
+"""Key under "replay": step, role and error of each failed call of the episode."""
 CUT = "cut off"
 """The walk of a call that was cut off: its cost counts, but it is not a step."""
 WRITTEN = "written_input_tokens"
-"""Key there: how many tokens of the prompt the provider wrote to its cache."""
+"""Key under "replay": how many tokens of the prompt the provider wrote to its cache."""
 HOUR = "hour_input_tokens"
-"""Key there: how many of these it keeps for an hour, if it said so."""
+"""Key under "replay": how many of the `WRITTEN` tokens the provider keeps for an hour, if it said so."""
 TIER = "service_tier"
-"""Key there: the tier that the call is charged at, if that is not the plain one."""
+"""Key under "replay": the service tier at which the call is charged, if it is not a plain one."""
 ECHOED = "echoed"
-"""Key there: the model's name in the reply."""
+"""Key under "replay": the model's name in the reply."""
 FINGERPRINT = "fingerprint"
-"""Key there: the build of the model, as the provider reported it."""
+"""Key under "replay": the build of the model, as the provider reported it."""
 DEPLOYMENT = "deployment"
-"""Key there: which of the model's deployments answered, if it has several."""
+"""Key under "replay": which of the model's deployments answered, if it has several."""
 CHAT = "chat"
-"""Key there: a chat request was answered: `context` is then the request, and `text` the message, as JSON."""
+"""Key under "replay": a chat request was answered; `context` is then the request, and `text` the message, as JSON."""
 CONTENT_COLUMNS = ("user", "question", "context", "gold", "answer", "text")
-"""The columns with texts of users and models; the tokens among the signals have them too."""
+"""The columns with texts of users and models; the tokens in `signals` are such texts, too."""
 IMPOSSIBLE_LOGPROB = -1e9
-"""−inf in a file."""
+"""Stands for a log-prob of −inf in files."""
 COLUMNS = (
     "episode_id",
     "walk",
@@ -94,18 +94,18 @@ COLUMNS = (
 
 
 def is_told(row: Mapping[str, Any]) -> bool:
-    """Whether a row belongs to a run that continued until a model was told that it was right.
+    """Return whether a row belongs to a run that continued until a model was told that it was right.
 
-    In such a run its length, its cost and repeated answers reveal the truth, which is not known live.
+    The length and cost of such a run, and its repeated answers, reveal the truth, which is not known live.
     """
     return row["cost_source"] == CARRIED_OVER or bool(replay_of(row).get(TOLD))
 
 
 def refused_steps(row: Mapping[str, Any]) -> frozenset[int]:
-    """Return the steps of the row's episode whose call the model refused; empty if another call failed in another way.
+    """Return the steps of the row's episode whose call the model refused; empty if any call failed in another way.
 
-    A server that is down hits any question alike. A model that refuses the request chooses its questions: left out,
-    they would make the sample a biased one.
+    A server that is down affects all questions alike. A model that refuses requests selects among the questions:
+    leaving these out would bias the sample.
     """
     failed = replay_of(row).get(FAILED)
     try:
@@ -143,7 +143,7 @@ def chat_of(row: Mapping[str, Any]) -> ChatRequest | None:
 @lru_cache(maxsize=256)  # the rows of a request are mostly consecutive
 def request_of(context: str) -> ChatRequest | None:
     """Return the chat request in a context, as JSON; None if it has none."""
-    from cascade.chat import ChatRequest  # of a chat request alone
+    from cascade.chat import ChatRequest  # only for chat requests
 
     try:
         body = json.loads(context)
@@ -161,7 +161,7 @@ def request_digest(request: Request) -> str:
     sent = (request.model, content, request.max_tokens, request.temperature, request.top_logprobs)
     drawn = (request.step,) if request.temperature > 0 and request.seed is None else ()
     own = (request.sends,) if request.sends else ()
-    # The None keeps the digests of the logs on record.
+    # The None keeps the digests equal to those in existing logs.
     text = json.dumps([*sent, request.seed, None, request.sample, *drawn, *own], ensure_ascii=False, default=str)
     return hash_of(text)
 
@@ -169,7 +169,7 @@ def request_digest(request: Request) -> str:
 def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:
     """Yield an answer's rows, one per call that returned, in the order of the calls.
 
-    A call that was cut off has one too, so that what it may have cost is recorded (`CUT`).
+    A call that was cut off has a row, too, which records what it may have cost (`CUT`).
 
     Args:
         answer: the answer, with its steps.
@@ -195,7 +195,7 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
 
 
 def _head(question: Question) -> dict[str, Any]:
-    """Return a row with every column, filled from a question; the others are null."""
+    """Return a row with every column: those about the question are filled in, the others are null."""
     return dict.fromkeys(COLUMNS) | {
         "episode_id": question_id(question.text, question.context),
         "question": question.text,
@@ -208,7 +208,7 @@ def _head(question: Question) -> dict[str, Any]:
 
 
 def call_row(call: Call, completion: Completion) -> dict[str, Any]:
-    """Return the row of one call by itself, before its step is made: no candidate, no truth, no signals."""
+    """Return the row of a single call whose step does not exist yet: it has no candidate, truth or step's signals."""
     return _head(call.request.question) | _call_columns(_unfinished(call), call, completion)
 
 
@@ -246,8 +246,8 @@ _DECIDING, _JUDGING = {ACT, *purposes_of("decision")}, purposes_of("verdict")
 def _candidate_of(step: Step, call: Call) -> int | None:
     """Return the index of the candidate that a call produced: its role's, if this is the call's first sample.
 
-    A call that decides what to do next produced none: its model's answer, if it has one, came from another call. So it
-    is with a verdict on a chat in a round of base and guide; a judge in a step of its own offers the answer again.
+    A call that decides what to do next produced none: its model's answer, if there is one, came from another call. The
+    same is true of a verdict on a chat in a round of base and guide; a judge in its own step offers the answer again.
     """
     in_round = call.request.question.chat is not None and step.parents is None
     if call.request.sample or call.request.purpose in (_DECIDING | _JUDGING if in_round else _DECIDING):
@@ -259,7 +259,7 @@ def _candidate_of(step: Step, call: Call) -> int | None:
 
 
 def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
-    from cascade.budget.charges import asked_tier  # of what writes rows alone
+    from cascade.budget.charges import asked_tier  # only where rows are written
 
     tokens = None if completion.tokens is None else [token_row(token) for token in completion.tokens]
     replay: dict[str, Any] = {
@@ -291,7 +291,7 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
 
 
 def token_row(token: Token) -> list[Any]:
-    """Return a token in a row's form."""
+    """Return a token as a row stores it."""
     row = [token.text, _finite(token.logprob)]
     return [*row, [[text, _finite(value)] for text, value in token.top]] if token.top else row
 
@@ -302,9 +302,9 @@ def _finite(value: float | None) -> float | None:
 
 
 def usage_in(row: Mapping[str, Any], hour: int | None = None) -> Usage:
-    """Return the tokens of a row's call; `hour` of them were written for an hour where the row does not say.
+    """Return the usage of a row's call; `hour` is the number of tokens cached for an hour, if the row has none.
 
-    That is 0 for a call whose cost is known, since its writes were then of one kind.
+    It is 0 for a call whose cost is known, since its cache writes were then of one kind.
     """
     counts = row["input_tokens"], row["output_tokens"], row["cached_input_tokens"], row["reasoning_tokens"]
     replay = replay_of(row)
@@ -314,7 +314,7 @@ def usage_in(row: Mapping[str, Any], hour: int | None = None) -> Usage:
 def uncached_nano_usd(row: Mapping[str, Any]) -> int | None:
     """Return what a row's call would have cost without a prompt cache; None if unknown.
 
-    The price is the bundled table's, if it gives the recorded cost; a price of the user's own is not in a log.
+    The price is the bundled table's, provided it yields the recorded cost; a user's own price is not in a log.
     """
     cost, cached = row["cost_nano_usd"], row["cached_input_tokens"]
     if not cached or cost is None:
@@ -361,7 +361,7 @@ def _infinite(value: float) -> float:
     return -math.inf if value <= IMPOSSIBLE_LOGPROB else value
 
 
-# --- a text that is not kept ---
+# --- texts that are not kept ---
 
 
 def hashed(text: str) -> str:
@@ -377,7 +377,7 @@ _HASHED = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def is_hashed(text: str) -> bool:
-    """Whether a text is a hash made by `hashed`.
+    """Return whether a text is a hash made by `hashed`.
 
     >>> is_hashed(hashed("Danube")), is_hashed("sha256 of what?")
     (True, False)
@@ -406,7 +406,7 @@ class Dropped:
 
     @property
     def count(self) -> int:
-        """How many rows were dropped."""
+        """The number of rows that were dropped."""
         return self.rows.total()
 
     def drop(self, reason: str, location: str, count: int = 1) -> None:
@@ -416,7 +416,7 @@ class Dropped:
         self.rows[reason] += count
 
     def note(self, reason: str, location: str, count: int = 1) -> None:
-        """Count an oddity of rows that are kept."""
+        """Count rows that are kept although something is odd about them."""
         if self.notes[reason] < _PLACES:
             self.noted.append(f"{location}: {reason}")
         self.notes[reason] += count

@@ -1,7 +1,7 @@
-"""The files of a foreign log as relations of texts: CSV, lines of JSON, JSON documents, Parquet, Inspect's `.eval`.
+"""The files of a log as relations of texts: CSV, lines of JSON, JSON documents, Parquet, Inspect's `.eval`.
 
-duckdb reads them. Python decides the format by the content, and makes a copy only of packed files, of documents, and of
-lines with bytes that duckdb would refuse. A bad line is left out; a table or a Parquet file that is damaged is refused.
+duckdb reads them. Python decides the format by the content, and copies only compressed files, documents, and lines with
+bytes that duckdb would refuse. A bad line is left out; a table or a Parquet file that is damaged is refused.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from cascade.logs.schema import COLUMNS, Dropped
 from cascade.text import decoded
 
 _SAMPLE = 10_000
-"""Records in which the names of fields are looked for."""
+"""The number of records that are searched for names of fields."""
 _LONGEST_BYTES = 1 << 28
-"""256 MiB: the longest JSON document, which is parsed at once. Lines have no such limit."""
+"""256 MiB: the longest JSON document, which is parsed at once. A file of lines has no such limit."""
 _PEEKED_LINES = 20
 _DOCUMENT_BYTES = 64_000_000
-"""A document with an object on its first line is read at once to see whether it is one; a larger file has lines."""
+"""A file whose first object is on a later line is read at once to see if it is one document; a larger one has lines."""
 _SEPARATORS = ",;\t|"
-"""Between the cells of a table. In locales with a decimal comma, programs write semicolons."""
+"""What may separate a table's cells. In locales with a decimal comma, programs write semicolons."""
 _UNREAD = dict.fromkeys((".zst", ".bz2", ".xz", ".zip", ".7z"), "packed: unpack it, or pack it with gzip")
 _UNREAD |= dict.fromkeys((".xlsx", ".xls", ".ods"), "a workbook: save a sheet of it as CSV in UTF-8")
-"""What files are that are not read, by their ending."""
+"""By ending: why a file is not read, and what to do."""
 WHOLE_RECORD = "$"
 """The path of a JSON record itself."""
 _REJECTED = {
@@ -55,14 +55,14 @@ class Source(NamedTuple):
     Attributes:
         path: the file.
         number: its number among the files.
-        unit: what its rows are called in a location: ":" of lines, " row " or " item ".
+        unit: what precedes a row's number in a location: ":" for lines, else a word such as " row " or " item ".
         names: its fields, in the order of their first appearance.
-        relation: SQL of a relation with `row` and, of JSON, `line` (null: unreadable) and `around`; of a table,
-            a column of texts for each name.
+        relation: SQL of a relation with `row` and, for JSON, `line` (null: unreadable) and `around`; for a table, a
+            column of texts for each name.
         is_json: whether its records are JSON objects.
         rejects: whether duckdb wrote the lines that it rejected into `reject_errors`.
-        stored, kinds: of Parquet, SQL of a relation with the columns as they are stored, and their SQL types.
-        point: SQL that a number's text is read as, for `{}`: in a table with semicolons a comma is decimal.
+        stored, kinds: for Parquet, SQL of a relation with the columns as they are stored, and their SQL types.
+        point: SQL template for a number's text, in place of `{}`: in a table with semicolons, commas are decimal.
     """
 
     path: Path
@@ -77,9 +77,9 @@ class Source(NamedTuple):
     point: str = "{}"
 
     def typed(self) -> tuple[str, Mapping[str, str]]:
-        """Return SQL of a relation with `row`, `bad` (why a record is none) and each field as stored, with its type.
+        """Return SQL of a relation with `row`, `bad` (why a line is no record) and the stored fields; and their types.
 
-        The type is SQL's: "VARCHAR" but for Parquet's own, and "JSON" for accepted answers in records.
+        These are SQL types: "VARCHAR", except for Parquet's own types and "JSON" for accepted answers in JSON records.
         """
         if not self.is_json:
             kinds = self.kinds or dict.fromkeys(self.names, "VARCHAR")
@@ -99,10 +99,10 @@ class Source(NamedTuple):
         return f"{self.path.name}{self.unit}{row}"
 
     def select(self, fields: Mapping[str, Sequence[str]], prepare: str | None = None) -> str:
-        """Return SQL that selects fields as texts: the first of each one's paths that has a value.
+        """Return SQL that selects fields as texts, each from the first of its paths that has a value.
 
-        A path is a field's name, or names separated by dots: metadata.user. `prepare` is a function in SQL that makes
-        the JSON of a record, from itself and what surrounds it.
+        A path is a field's name, or names separated by dots: metadata.user. `prepare` is an SQL function that returns
+        a record's JSON, given the record and the object around it.
         """
         head = f"SELECT {self.number} AS file, row"
         if not self.is_json:
@@ -124,7 +124,7 @@ class Source(NamedTuple):
         return f"{', '.join([head, f'{_BAD} AS bad', *columns])} FROM ({query})"
 
     def _ways(self, path: str) -> list[str]:
-        """Return the JSON pointers under which a path may be, and the field that may hold JSON as a text."""
+        """Return the JSON pointers to where a path may lead; the last one's field may hold JSON as a text."""
         if path == WHOLE_RECORD:
             return [path]
         if path in self.names or "." not in path:
@@ -162,7 +162,7 @@ def _is_number(target: str) -> bool:
 
 
 _BAD = "CASE WHEN line IS NULL THEN 'not a JSON object' END"
-"""Why a line is no record."""
+"""SQL for the reason why a line is no record."""
 
 
 def _coalesced(expressions: Iterable[str]) -> str:
@@ -177,7 +177,7 @@ def _in_text(expression: str, rest: str) -> str:
 
 
 def pointer(names: Iterable[str]) -> str:
-    """Return the JSON pointer to a value inside of objects."""
+    """Return the JSON pointer to a value inside nested objects."""
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
 
 
@@ -185,7 +185,7 @@ def sources(duck: Duck, paths: Sequence[Path], dropped: Dropped) -> list[Source]
     """Return the files as relations.
 
     Raises:
-        UsageError: a file is missing, is no file, or cannot be read.
+        UsageError: a file is missing, is not a regular file, or cannot be read.
     """
     duck.define("mended", mended, 1)
     return [_source(duck, path, number, dropped) for number, path in enumerate(paths)]
@@ -213,7 +213,7 @@ class Record(NamedTuple):
 
 
 def records(path: Path, dropped: Dropped) -> Iterator[Record]:
-    """Yield the records of a file of questions, with the values that JSON gives them; an empty cell is null."""
+    """Yield the records of a question file: JSON values, or the cells of a table as texts, with None for empty ones."""
     file = path.absolute()
     with open_duck([file]) as duck:
         (source,) = sources(duck, [file], dropped)
@@ -242,7 +242,7 @@ class Readable(NamedTuple):
 
 
 def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
-    """Return a file, or its copy: unpacked, in UTF-8 without a mark, and without lines that are too long or damaged."""
+    """Return a file, or a clean copy: unpacked, UTF-8 without a byte order mark, without damaged or overlong lines."""
     with opened(path) as file:
         if not isinstance(file, gzip.GzipFile) and first_bytes(path, 3) != b"\xef\xbb\xbf":
             longest, ends = 0, set[bool]()
@@ -260,7 +260,7 @@ def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
             text = text_of(raw, dropped, path, number).replace("\0", "\ufffd")
             if is_table(path):
                 text, quoted = _with_same_ends(text, quoted)
-            else:  # duckdb would end a line there
+            else:  # duckdb would end a line at a carriage return
                 text = text.rstrip("\r\n").replace("\r", " ") + "\n" * text.endswith("\n")
             line = text.encode()
             clean.write(b"\n" * (number - at - 1) + line)
@@ -269,7 +269,7 @@ def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
 
 
 def _with_same_ends(line: str, quoted: int) -> tuple[str, int]:
-    r"""Return a line of a table with LF for all ends of lines outside of quoted cells, and 1 if it ends inside of one.
+    r"""Return a table's line with every line end outside quoted cells as LF, and 1 if it ends inside such a cell.
 
     >>> _with_same_ends('a,"b\r\n', 0), _with_same_ends('c",d\r\n', 1)
     (('a,"b\r\n', 1), ('c",d\n', 0))
@@ -280,7 +280,7 @@ def _with_same_ends(line: str, quoted: int) -> tuple[str, int]:
 
 
 def _is_clean(block: bytes, ends: int) -> bool:
-    """Whether duckdb reads lines as they are: UTF-8, without a NUL, all carriage returns among their `ends` as CRLF."""
+    """Return whether duckdb reads a block as it is: UTF-8, no NUL, carriage returns only in its `ends` CRLFs."""
     if b"\0" in block or block.count(b"\r") > ends:
         return False
     try:
@@ -328,11 +328,11 @@ def _keys(duck: Duck, lines: str) -> tuple[str, ...]:
 
 
 def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
-    """Return a source of the items in lists of another: at `data`, at spans within scopes; around each all else."""
+    """Return a source of the items in a source's nested lists, such as spans in scopes; `around` is the rest of it."""
     relation = source.relation
     for name in chain:
         items = f"json_extract(line, {text_literal(pointer([name]))})"
-        # duckdb computes what stands beside unnest for each item: so the record without them is made below it
+        # duckdb computes the columns beside unnest for each item, so a subquery makes the record without its items
         relation = (
             f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around FROM (SELECT "
             f"row, around, unnest(items) AS item FROM (SELECT row, CASE json_type({items}) WHEN 'ARRAY' THEN "
@@ -352,7 +352,7 @@ def as_json(source: Source) -> Source:
 
 
 def mended(line: str | None) -> str | None:
-    r"""Return a line that Python reads as an object though duckdb does not: half a pair of surrogates is replaced.
+    r"""Return a line that only Python, not duckdb, reads as an object, with unpaired surrogates replaced; else None.
 
     >>> mended('{"a": "\\ud83d"}'), mended('{"a": ')
     ('{"a": "?"}', None)
@@ -367,7 +367,7 @@ def mended(line: str | None) -> str | None:
 
 
 def has_lines(path: Path) -> bool:
-    """Whether one of the first lines is a complete object: then the file is read line by line."""
+    """Return whether a file is read line by line: one of its first lines is an object, or its name ends in .jsonl."""
     filled = (line for _, line in numbered_lines(path, Dropped()) if not line.isspace())
     for at, line in enumerate(islice(filled, _PEEKED_LINES)):
         if at == 0 and line.lstrip().startswith(b"["):
@@ -379,17 +379,17 @@ def has_lines(path: Path) -> bool:
 
 
 def _is_document(path: Path) -> bool:
-    """Whether the file is one document although lines of it are objects: an export with a record on each line."""
+    """Return whether a file is one document although some lines are objects, as in an export with a record per line."""
     with opened(path) as file:
         text = file.read(_DOCUMENT_BYTES + 1)
     return len(text) <= _DOCUMENT_BYTES and isinstance(decoded(text), dict | list)
 
 
 def documents(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a JSON document, which is parsed at once: those of a list, or the only one.
+    """Yield the objects of a JSON document, which is parsed at once: those of its list, or the only one.
 
     Raises:
-        UsageError: it is too long for that.
+        UsageError: it is too long for that, is not JSON by its first character, or is a whole table in one object.
     """
     with opened(path) as file:
         try:
@@ -428,7 +428,7 @@ def _refuse_columns(record: Mapping[str, Any], path: Path) -> None:
 
 
 def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
-    """Yield the samples in one of Inspect's `.eval` files, each with the task's name and the model of its header."""
+    """Yield the samples of an `.eval` file of Inspect, each with the task and the model that the header names."""
     try:
         with zipfile.ZipFile(path) as packed:
             names = packed.namelist()
@@ -453,12 +453,12 @@ def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]
 
 
 def _header(path: Path) -> tuple[list[str], int, str]:
-    """Return the names in a table's first line that is not blank, its number, and what separates cells.
+    """Return the names in a table's first line that is not blank, the line's number, and the separator of cells.
 
-    That is what occurs most often there. Excel may write it on a line before, as `sep=;`.
+    That is the one that occurs most often there, unless a line before it, which Excel may write, names it: `sep=;`.
 
     Raises:
-        UsageError: it has no names of columns.
+        UsageError: the header cannot be parsed.
     """
     numbered = numbered_lines(path, Dropped())
     lines = ((at, text_of(line, Dropped(), path, at)) for at, line in numbered if not line.isspace())
@@ -476,10 +476,10 @@ def _header(path: Path) -> tuple[list[str], int, str]:
 
 def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
     header, line, separator = _header(path)
-    names = [name or f"column {at}" for at, name in enumerate(header, 1)]  # pandas' index has no name
+    names = [name or f"column {at}" for at, name in enumerate(header, 1)]  # pandas' index column has no name
     if not names:
         raise UsageError(f"{path} has no row.")
-    times = Counter(map(str.lower, names))  # duckdb's names have no case
+    times = Counter(map(str.lower, names))  # duckdb ignores case in names
     if twice := sorted(name for name in {*names} if times[name.lower()] > 1):
         raise UsageError(f"{path} has more than one column {', '.join(twice)}.")
     file = readable(path, duck.folder / f"table{number}", dropped)
@@ -496,7 +496,7 @@ def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
 
 
 def note_rejects(duck: Duck, source: Source, dropped: Dropped) -> None:
-    """Count the lines of a table that duckdb rejected, by reason; a mark that is not closed takes all after it."""
+    """Count the lines of a table that duckdb rejected, by reason; an unclosed quotation mark rejects all after it."""
     for kind, line, count in duck.rows(
         "SELECT any_value(error_type)::VARCHAR, line, CASE any_value(error_type) WHEN 'UNQUOTED VALUE' THEN "
         "len(string_split(trim(any_value(csv_line), chr(10)), chr(10))) ELSE 1 END FROM reject_errors JOIN "

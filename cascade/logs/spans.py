@@ -1,4 +1,4 @@
-"""OpenTelemetry's spans and Langfuse's observations as flat records, before a preset reads them.
+"""Flatten OpenTelemetry's spans and Langfuse's observations into records that a preset reads.
 
 Attributes come as an object or as OTLP's list of keys and typed values; numbered ones (`gen_ai.prompt.0.content`,
 OpenInference's `llm.input_messages.0.message.role`) become lists; messages in events become `request` and `choices`.
@@ -21,7 +21,7 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _EVALUATION = "gen_ai.evaluation"
 _SENT = "gen_ai.request."
 _UNSENT = {"temperature": 1, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
-"""What Langfuse's wrapper of OpenAI's client records where nothing was sent (langfuse/openai.py)."""
+"""What Langfuse's wrapper of OpenAI's client records for options that were not sent (langfuse/openai.py)."""
 
 
 def attributes(raw: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _typed(value: Any) -> Any:
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes with numbered ones as lists of objects, and what is below them as objects.
+    """Return attributes with numbered ones as lists of objects; dots in the names after a number nest objects.
 
     >>> nested({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.call.name": "f", "gen_ai.model": "m"})
     {'gen_ai.prompt': [{'role': 'user', 'call': {'name': 'f'}}], 'gen_ai.model': 'm'}
@@ -68,7 +68,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    """Return an object whose names are numbers as a list, in every depth."""
+    """Return a value with each object whose names are all numbers turned into a list, at every depth."""
     if not isinstance(value, dict):
         return value
     inside = {name: _listed(item) for name, item in value.items()}
@@ -78,7 +78,7 @@ def _listed(value: Any) -> Any:
 
 
 def prepared_span(line: str | None, _around: str | None) -> str | None:
-    """Return a span as a flat JSON object: its attributes, those of its events, messages, choices, evaluations."""
+    """Return a span as a flat JSON object: its attributes and its events' attributes, messages, choices and scores."""
     span = as_mapping(line)
     if not span:
         return None
@@ -115,7 +115,7 @@ def prepared_observation(line: str | None, around: str | None) -> str | None:
 
 
 def _numbers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with numbers for texts that are numbers, without those that are infinite or null.
+    """Return settings with texts of numbers as numbers, without null, empty or infinite ones.
 
     >>> _numbers({"temperature": "0.2", "max_tokens": "Infinity", "stop": None, "verbosity": "low"})
     {'temperature': 0.2, 'verbosity': 'low'}

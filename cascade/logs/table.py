@@ -1,7 +1,7 @@
-"""The flat table: a row for each question, and columns for each of two models or more. It needs no mapping.
+"""The flat table: one row per question, and columns for each of two or more models. It needs no mapping.
 
 Its columns are `question`, `NAME_answer`, `NAME_correct`, `NAME_cost_usd`, `NAME_logprob` and others: `presets.ENDS`.
-No other name is guessed: what is missing, or could mean two things, is asked for with a line to paste.
+No other name is guessed: for a missing or ambiguous column, the user is shown an option to paste.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _USUAL = {
     "cost_usd": ("cost", "price", "usd", "spend", "total_cost", "estimated_cost"),
     "gold": ("expected", "reference", "target", "answer_key", "ground_truth", "correct_answer", "label"),
 }
-"""Names that are suggested in a line to paste. None of them is read without it."""
+"""Common names of columns, which are suggested in an option to paste. None of them is read without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a flat table is read: the field of each column of the question, and by model that of each of its columns."""
+    """How a flat table is read: the field of each column of the question and, by model, of each of its columns."""
 
     question: Mapping[str, str]
     models: Mapping[str, Mapping[str, str]]
@@ -78,7 +78,7 @@ def in_words(name: str) -> str:
 
 
 def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
-    """Return how a table with these fields is read as a flat one; None if it is not one: it has two models or more.
+    """Return the layout of a flat table with these fields; None if it is none: a flat table has two or more models.
 
     >>> layout(["question", "a_answer", "a_cost_usd", "b_answer"], Mapped({}, {})).models
     {'a': {'answer': 'a_answer', 'cost_usd': 'a_cost_usd'}, 'b': {'answer': 'b_answer'}}
@@ -108,13 +108,13 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
 
 
 def _names_a_column(name: str, models: Iterable[str]) -> bool:
-    """Whether a field is a model's column by a usual name, as small_is_correct is, and not one of a model small_is."""
+    """Return whether a field is a model's column under a common name: small_is_correct is not of a model small_is."""
     ends = [name[len(model) + 1 :] for model in models if name.startswith((f"{model}_", f"{model}."))]
     return any(end in names for end in ends for names in _USUAL.values())
 
 
 def _line_for(name: str, models: Iterable[str]) -> str:
-    """Return the column that an unread field may be misspelt for, or the line that reads it as a model's signal."""
+    """Return a hint for an unread field: the column that it may be, or the option that reads it as a model's signal."""
     model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
     end = name if model is None else name[len(model) + 1 :]
     fields, of_model = (OF_QUESTION, "") if model is None else (ENDS, f"{model}.")
@@ -130,7 +130,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
 
 
 def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
-    """Return the lines that a table of calls lacks, each ready to paste with the field that it may mean."""
+    """Return the options to paste for the columns that a table of calls lacks, each with the field that may be it."""
     needed = {"question": {"episode_id", "question_id"}, "answer": {"text", "correct"}, "model": {"source", "step"}}
     lacking = [name for name, others in needed.items() if not columns.keys() & {name, *others}]
     if not lacking:
@@ -150,8 +150,8 @@ def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
     last = {
         end: name
         for end, name in zip(ends, names, strict=True)
-        if name not in used and ("." not in name or ends.count(end) == 1)  # else it is of a model each
+        if name not in used and ("." not in name or ends.count(end) == 1)  # otherwise each belongs to a model
     }
-    near = get_close_matches(column, last, n=2, cutoff=0.7)  # score is no correct, and two may be of a model each
+    near = get_close_matches(column, last, n=2, cutoff=0.7)  # score is not correct; two may belong to a model each
     names = (column, *_USUAL.get(column, ()), *(near if len(near) == 1 else ()))
     return next((last[usual] for usual in names if usual in last), None)
