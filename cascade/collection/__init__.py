@@ -1,4 +1,4 @@
-"""Makes a log of episodes from questions: runs all T steps of each, so that any policy can be evaluated exactly.
+"""Make a log of episodes from questions: run all T steps of each, so that any policy can be evaluated exactly.
 
 Every model's answer is written to a journal before it is used (`episodes.journal`), and a recorded call is not made
 again, so a killed run can be resumed. The log is written at the end from the journal, completely or not at all.
@@ -57,7 +57,7 @@ def collect(
         baselines: other ways to answer, which are logged too (`collector.recorded_baselines`).
         recorded: a log that has the calls of other nodes; they are not made again.
         matcher: decides which answers are right; by default the one for the question's form, else "exact".
-        dataset: the name of the questions in the log.
+        dataset: the name of the data set in the log.
         resume: continue from an existing journal or log; if false, an existing output is an error.
         concurrency: the number of questions that run at once.
         max_cost_nano_usd: the maximum cost of the calls, including those that an earlier run made.
@@ -102,7 +102,7 @@ def journal_of(output: Path) -> Path:
 def _check(
     config: CascadeConfig, questions: Sequence[AskedQuestion], output: Path, *, resume: bool, capped: bool
 ) -> None:
-    """Refuse inputs that would fail later; the error lists all problems."""
+    """Raise UsageError for inputs that would fail later; the error lists all problems."""
     problems = [
         f"{path} exists. Add --resume to continue it, or choose another output."
         for path in (output, journal_of(output))

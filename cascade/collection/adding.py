@@ -1,8 +1,8 @@
-"""Adds a node to a log that has the others: its calls alone are made, and all else is taken from the log.
+"""Add nodes to a log that has the others: only their calls are made, and everything else is taken from the log.
 
-The plan is walked as in `collect`. Added is what is named, and what reads it. A call of a node that the log has is
-answered by its row, whose answer, truth, cost and signals go into the new log as they are; only places and what
-compares answers are computed again.
+The plan is walked as in `collect`. The named nodes are added, and those that read them. A call of a node that the log
+has is answered from its row, whose answer, truth, cost and signals are copied unchanged; only places and the agreement
+of answers are computed again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from cascade.table import AGREEMENT
 from cascade.types import Completion, Question, Request
 
 _PLACES = ("step", "parents", "horizon", "kept", "schema_version")
-"""The columns of a row that its new plan decides."""
+"""The columns of a row that the new plan determines."""
 
 
 @dataclass(slots=True)
 class _Episode:
-    """The rows of one question: those of the plan by who answered, and those of other walks."""
+    """The rows of one question: those of the plan, by model or role, purpose and sample, and those of other walks."""
 
     head: Mapping[str, Any]
     walked: dict[tuple[str, str, int], list[dict[str, Any]]] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class LoggedCalls:
     Args:
         rows: its rows, of one data set.
         plan: the plan of the new log.
-        adds: the numbers of the nodes that are asked, from 1.
+        adds: the numbers, from 1, of the nodes that are added.
 
     Raises:
-        UsageError: the log lacks a node that is not to be asked, or the texts that an asked one needs; all problems.
+        UsageError: the log lacks a node that is not added, or texts that an added one needs; all problems are listed.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], plan: Plan, adds: frozenset[int]) -> None:
@@ -99,9 +99,9 @@ class LoggedCalls:
         return [_question_of(name, episode.head) for name, episode in self._episodes.items()]
 
     def completion(self, episode_id: str, request: Request) -> Completion | ProviderError | None:
-        """Return the recorded reply to a call, or its error; None if it is to be made.
+        """Return the recorded reply to a call, or its error; None if the call must be made.
 
-        A call that the log lacks failed: as it says, else for an unknown reason, and then the question is left out.
+        A call that the log lacks counts as failed with the logged error, or an unknown one, which drops the question.
         """
         if request.step in self.adds:
             return None
@@ -123,7 +123,7 @@ class LoggedCalls:
     def merged(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the row of the new log: the recorded one at its new place, or the new one.
 
-        A new row that gives an answer of the log again has its truth.
+        A new row whose answer is already in the log gets its truth.
         """
         name, replay = row["episode_id"], replay_of(row)
         own = {"dataset": self._episodes[name].head["dataset"]}
@@ -143,11 +143,11 @@ class LoggedCalls:
         return {**old, **{column: row[column] for column in _PLACES}, "signals": signals}
 
     def other_walks(self, episode_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of an episode's other walks, as they are."""
+        """Yield the rows of an episode's other walks, unchanged."""
         yield from self._episodes[episode_id].other_walks
 
     def is_new(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row is a call of an added node."""
+        """Return whether a row is a call of an added node."""
         return row["step"] in self.adds and row["walk"] is None and is_call(row)
 
 
@@ -183,9 +183,9 @@ def _question_of(name: str, head: Mapping[str, Any]) -> AskedQuestion:
 
 
 def _completion(row: Mapping[str, Any]) -> Completion:
-    """Return the reply of a row; of an imported one its answer, where no reply reads as this answer."""
+    """Return the reply of a row; for an imported one, its answer if the reply does not parse to that answer."""
     replay, text = replay_of(row), row["text"]
-    judges = replay.get("purpose", "answer") in purposes_of("verdict", "check")  # its answer is the judged one again
+    judges = replay.get("purpose", "answer") in purposes_of("verdict", "check")  # it repeats the judged answer
     if not (judges or replay.get(CHAT) or row["answer"] is None or split_reply(text or "")[1] == row["answer"]):
         text = row["answer"]
     defaults = {"finish_reason": "stop", "usage_estimated": False}

@@ -1,6 +1,6 @@
-"""Runs every walk of every question, and makes a log's rows from the journal.
+"""Run every walk of every question, and make a log's rows from the journal.
 
-Besides the steps it logs baselines: the guide alone, and models that decide when to stop.
+Besides the steps, it logs baselines: asking only the guide, and models that decide when to stop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None
     """Return the named baselines (by default all) of the configured strategy (`StrategyConfig.baselines`).
 
     Raises:
-        UsageError: there is no walk of such a name.
+        UsageError: there is no walk of that name.
     """
     own = config.strategy.baselines
     chosen = own if names is None else tuple(dict.fromkeys(names))
@@ -187,7 +187,7 @@ class Collector:
                     tell(self.progress)
             except BaseException:
                 self._stop(UsageError("stopped"))
-                if in_flight:  # what is under way is paid, and on the disk before the executor is left
+                if in_flight:  # calls in flight are paid for, and on disk before the executor ends
                     logger.warning("finishing %s; continue with --resume", counted(len(in_flight), "call"))
                 raise
 
@@ -220,7 +220,7 @@ class Collector:
         )
 
     def log(self, matcher: Matcher | None, dataset: str | None) -> Iterator[dict[str, Any]]:
-        """Yield the log's rows from the journal alone.
+        """Yield the log's rows, using recorded calls only.
 
         A question without all of its steps is left out, and so is an incomplete baseline of a question. If a model
         refused a step, the step is unknown and the question stays: leaving it out would bias the sample.

@@ -1,1 +1,1 @@
-"""The demonstration in the package: requests of an application."""
+"""The demo that ships with the package: requests of an application."""

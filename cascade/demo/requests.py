@@ -1,7 +1,7 @@
-"""The demonstration: sorts a shop's mail as the guide would, mostly without asking the guide.
+"""The demo: sort a shop's mail as the guide would, mostly without asking the guide.
 
 The policy is fitted on a log of such messages, which ships with the package. Other messages are served live under it;
-the guide is asked about each of them too, to compare. No label is read to fit or to serve.
+the guide is also asked about each of them, for comparison. No label is read for fitting or serving.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EXAMPLES = (
     ("I'd like my money back for the lamp that I sent to you last week.", "returns"),
     ("Can I get a bill made out to my employer?", "payment"),
 )
-"""Messages with their teams, shown to the model before each message. Without them the 0.5B is right on a third."""
+"""Messages with their teams, shown to the model before each message. Without them, the 0.5B is right on a third."""
 TEAMS = ("delivery", "returns", "payment", "account", "advice", "repair")
 OPTIONS: dict[str, Any] = {
     "max_tokens": 24,
@@ -73,7 +73,7 @@ OPTIONS: dict[str, Any] = {
         },
     },
 }
-"""The response format that the application asks for: JSON with one of the teams."""
+"""The options of the application's requests: at most 24 tokens, in JSON with one of the teams."""
 
 
 # --- the two local models, at made-up prices, and the configurations that they are served and logged with ---
@@ -85,15 +85,15 @@ PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
 BY_HAND = 0.16
-"""Nats per token of the base's reply, set on the log of short questions."""
+"""A threshold set by hand on the log of short questions, in nats per token of the base's reply."""
 JUDGING = 0.5
-"""The guide's uncertainty in nats from which rounds of base and guide go on."""
+"""The uncertainty of the guide, in nats, from which on rounds of base and guide go on."""
 
 
 def demo_config(base: str, guide: str) -> CascadeConfig:
     """Return the configuration that the log "demo" was made with: rounds of base and guide, every step logged.
 
-    One model in both places has one price. `ladder_config` is what the demo serves.
+    A model that fills both places has one price. The demo serves `ladder_config`.
     """
     return load(
         {
@@ -129,7 +129,7 @@ def alone(config: CascadeConfig, place: str) -> CascadeConfig:
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """One message of the demo set, with its right team, which is read neither to fit nor to serve."""
+    """One message of the demo set, with its right team, which is read neither for fitting nor for serving."""
 
     request_id: str
     split: str
@@ -197,11 +197,11 @@ class Figures(NamedTuple):
     """The cascade's figures on some messages.
 
     Attributes:
-        cost_of_guide: their cost as a share of the guide's alone; None if a cost is unknown.
+        cost_of_guide: their cost as a share of the cost of asking only the guide; None if a cost is unknown.
         same_as_guide: the share with the same answer as the guide's.
         base_alone: the share that the base answered alone.
         right: the share whose answer names the team that the message belongs to.
-        guide_right: the same of the guide alone.
+        guide_right: the same share for the guide's own answers.
     """
 
     cost_of_guide: float | None
@@ -212,7 +212,7 @@ class Figures(NamedTuple):
 
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:
-    """Return the cascade's figures on one message or more."""
+    """Return the cascade's figures on one or more messages."""
     spent = total_nano_usd(outcome.answer.cost_nano_usd for outcome in outcomes)
     alone = total_nano_usd(outcome.guide.cost_nano_usd for outcome in outcomes)
     count = len(outcomes)
@@ -228,7 +228,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
 def run_requests(
     config: CascadeConfig, fitted: PolicyDirectory | None, provider: Provider, requests: Iterable[DemoRequest]
 ) -> Iterator[Outcome]:
-    """Send each message through the cascade and then to the guide, one after another, as they finish.
+    """Send each message through the cascade and then to the guide; yield each outcome before the next message is sent.
 
     The cascade serves under the fitted policy, whose directory is deleted at the end, or under the threshold that was
     set by hand.
@@ -248,7 +248,7 @@ def run_requests(
 
 
 def drawn(count: int) -> list[DemoRequest]:
-    """Return `count` of the live messages, in an order that is the same each time.
+    """Return `count` of the live messages, the same ones in the same order each time.
 
     Raises:
         UsageError: there are fewer.

@@ -1,1 +1,1 @@
-"""Logged questions: every call of every step, as rows for replay, fitting and comparison."""
+"""Logged questions: every call of every step, as rows to replay, fit on and compare."""

@@ -1,7 +1,7 @@
-"""The journal of paid calls: each reply is on the disk before it is used, and is found by its request.
+"""The journal of paid calls: each reply is written to disk before it is used, and is looked up by its request.
 
-A killed process loses at most the calls in flight. The file is a database of SQLite: a call is recorded in a
-transaction, and one process at a time has the file.
+A killed process loses at most the calls in flight. The file is an SQLite database: each call is recorded in a
+transaction, and only one process at a time can open the file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cascade.logs.schema import completion_of
 from cascade.types import Completion
 
 SYNCHRONOUS = "FULL"
-"""SQLite returns from a transaction once it is on the disk."""
+"""With this setting, SQLite returns from a transaction only once it is on disk."""
 
 
 class Journal:
-    """The rows of calls, by the digests of their requests. Safe between threads.
+    """The rows of calls, by the digests of their requests. Thread-safe.
 
     Raises:
-        UsageError: another process has this journal, or the file cannot be written.
+        UsageError: another process is using this journal, or the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +50,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Convert errors of the system and of SQLite to UsageErrors."""
+        """Turn errors of the system and of SQLite into UsageErrors."""
         with writing(self.path):
             try:
                 yield
@@ -62,7 +62,7 @@ class Journal:
 
     @property
     def spent_nano_usd(self) -> int:
-        """The total cost of the recorded calls, at most: an unknown cost counts at its bound."""
+        """An upper bound on the total cost of the recorded calls: an unknown cost counts at its bound."""
         spent: int = self._value("SELECT coalesce(sum(coalesce(cost, bound)), 0) FROM calls")
         return spent
 
@@ -81,10 +81,10 @@ class Journal:
         return None if record is None else record[0]
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows and return once they are on the disk. A call that is already recorded is not written again.
+        """Write rows and return once they are on disk. A call that is already recorded is not written again.
 
         Raises:
-            UsageError: the disk is full, or refuses them for another reason. None of them is recorded.
+            UsageError: they cannot be written, for example because the disk is full. None of them is recorded.
         """
         records = map(_record, rows)
         with self._lock, self._writing():
@@ -98,7 +98,7 @@ class Journal:
                 raise
 
     def row(self, digest: str) -> dict[str, Any] | None:
-        """Return the row of a call, None if it is not recorded."""
+        """Return the row of a call; None if it is not recorded."""
         text = self._value("SELECT row FROM calls WHERE digest = ?", digest)
         return None if text is None else json.loads(text)
 
@@ -111,7 +111,7 @@ class Journal:
     def claim(self, digest: str) -> Iterator[Completion | None]:
         """Yield the completion of a recorded call, or None if this thread must make the call now.
 
-        Other threads that claim the same call wait: a set may have a question twice, and its call is paid for once.
+        Other threads that claim the same call wait: a set may have a question twice, but its call is paid for once.
         """
         with self._released:
             self._released.wait_for(lambda: digest not in self._claimed)
@@ -146,7 +146,7 @@ def _record(row: Mapping[str, Any]) -> tuple[str, str, int | None, int]:
 
 
 def is_call(row: Mapping[str, Any]) -> bool:
-    """Whether a row has a complete call, so that its request can be answered from it."""
+    """Return whether a row has a complete call, so that its request can be answered from it."""
     try:
         completion_of(row)
         replay = row["signals"]["replay"]

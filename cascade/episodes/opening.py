@@ -1,4 +1,4 @@
-"""Opens a log by its name: cascade's own format, a known foreign one, a store, or a shipped log."""
+"""Open a log by its name: cascade's own format, a known foreign one, a store, or a shipped log."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
 _FILES = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_ladder.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
 
 _SMALL_BYTES = {".jsonl": 1 << 21, ".csv": 1 << 20, ".parquet": 1 << 18}
-"""Up to these sizes the rows of a file are kept in memory."""
+"""By ending: the largest file whose rows are kept in memory."""
 
 _WHOLE_BY = ("dataset", "split", "group", "segment", "user", "question", "episode_id")
-"""Columns by which whole episodes are chosen."""
+"""Columns by which whole episodes can be chosen."""
 _PARTS = frozenset(COLUMNS) - {*_WHOLE_BY, "context", "gold", "schema_version"}
 """Columns whose values differ between the rows of one episode."""
 
@@ -64,7 +64,7 @@ def open_log(
     check_there(log)
     counts = Dropped() if dropped is None else dropped
     counting = iter([counts])  # what is left out is counted the first time that the log is read
-    with _file(log) as path:  # few rows are read once: duckdb takes a tenth of a second to begin
+    with _file(log) as path:  # a small file is read only once: duckdb takes 0.1 s to start
         small = path.is_file() and path.stat().st_size <= _SMALL_BYTES.get(path.suffix, 0)
 
     @cache
@@ -75,7 +75,7 @@ def open_log(
         return map(dict, listed()) if small else rows_of(log, where, next(counting, None), models)
 
     def columns() -> Calls | Iterable[Row]:
-        """Read the columns of a large file without its texts; the rows of anything else."""
+        """Return the columns of a large file, without its texts, or the rows of any other log."""
         if small or models or is_url(log):
             return rows()
         with _file(log) as path, opened_log(path, next(counting, None), where) as opened:
@@ -94,7 +94,7 @@ def open_log(
 def rows_of(
     log: str, where: Mapping[str, str] | None = None, dropped: Dropped | None = None, models: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """Yield a log's rows; `models` is the order of a foreign log of requests."""
+    """Yield a log's rows; `models` is the order of a foreign log's models, the cheapest first."""
     if is_url(log):
         from cascade.records.traces import Store
 
@@ -107,7 +107,7 @@ def rows_of(
 
 @contextmanager
 def _file(name: str) -> Iterator[Path]:
-    """Yield the file of a log by its name."""
+    """Yield the path of the file of a log, given its name."""
     if name not in _FILES:
         yield Path(name)
         return
@@ -135,6 +135,6 @@ def check_there(log: str) -> None:
 
 
 def file_of(log: str | PathLike[str]) -> Path | None:
-    """Return the file of a log by its name; None if it is a shipped log, a store, or missing."""
+    """Return the path of a log's file, given its name; None if it is a shipped log, a store, or missing."""
     name = str(log)
     return None if name in SHIPPED or is_url(name) or not Path(name).is_file() else Path(name)

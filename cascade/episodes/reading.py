@@ -1,8 +1,8 @@
-"""How a log is read: as it is, or with some of its models as a ladder; and which of its answers are right.
+"""Read a log, unchanged or with some of its models as a ladder, and decide which of its answers are right.
 
-Labels say it, or a matcher that compares answers with the accepted ones, or the reference's own output: an answer is
-then right if a comparator calls it equal. The reference is the guide asked outright, if the log has that walk, or else
-a ladder's last model. People may judge the outputs that differ. Everything that reads a `Log` then needs no change.
+That follows from labels, from a matcher that compares answers with the accepted ones, or from the reference's output:
+an answer is then right if a comparator calls it equal. The reference is the guide asked outright, if the log has that
+walk, or else a ladder's last model. People may judge the outputs that differ. A `Log` is used alike in all cases.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ UNAUDITED = "a question that was not drawn for an audit: whether its steps were 
 
 
 class Reading(NamedTuple):
-    """A log that was read.
+    """A log after reading.
 
     Attributes:
         reads: one for each data set.
         rows: reads its rows again.
         matcher: the matcher that judged the answers, if one was named.
-        unlabelled: the log does not say which answers are right, so the reference's output does, unasked.
-        unjudged: such a log has accepted answers, but no matcher was named to judge by them.
-        command: its name and the options that choose and judge its rows, as a command line has them.
-        file: the file that it was read from; None: a store, or a shipped log.
+        unlabelled: the log does not say which answers are right, so the reference's output does by default.
+        unjudged: the log is unlabelled but has accepted answers, and no matcher was named to judge by them.
+        command: its name and the options that choose and judge its rows, as on a command line.
+        file: the file that it was read from; None for a store or a shipped log.
     """
 
     reads: tuple[Read, ...]
@@ -89,7 +89,7 @@ def read(
         reference: its output is the truth, whatever the labels say: "guide", or a ladder's model, which then becomes
             the last one.
         models: only these models of a ladder's log, in this order; the last is the reference.
-        columns: reads its calls as columns, where nothing is to be judged.
+        columns: reads its calls as columns, which is enough if nothing is to be judged.
 
     Raises:
         UsageError: a model or the matcher does not exist, or no episode is left.
@@ -168,7 +168,7 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[
 
 
 def price_problem(differing: Mapping[str, Mispriced]) -> str:
-    """Return what a user is told of a log that was costed at other prices."""
+    """Return the message to a user about a log that was costed at other prices."""
     listed = "; ".join(f"{name}: {calls}" for name, calls in differing.items())
     return f"the log was costed at other prices than the configuration: {listed}"
 
@@ -177,9 +177,9 @@ def price_problem(differing: Mapping[str, Mispriced]) -> str:
 
 
 def ladder_of_models(rows: Rows, models: Sequence[str]) -> Rows:
-    """Return some models of a ladder's log as the log of a ladder of these models, in this order; read their answers.
+    """Return a ladder's log as that of a ladder of only these models, in this order; read their answers.
 
-    The last name is the reference; of one name alone, the models before it in the log stay too.
+    The last name is the reference; if only one is named, the models before it in the log stay, too.
     """
     order = _rungs(rows())
     ladder = [*order[: order.index(models[0])], models[0]] if len(models) == 1 and models[0] in order else list(models)
@@ -211,7 +211,7 @@ def ladder_of_models(rows: Rows, models: Sequence[str]) -> Rows:
 
 
 def _rungs(rows: Iterable[Row]) -> list[str]:
-    """Return the models of a ladder's log, by the step that each answers."""
+    """Return the models of a ladder's log, sorted by the step that each answers."""
     steps_of: dict[str, set[int]] = defaultdict(set)
     for row in rows:
         if row["walk"] is None and row["model"] is not None and row["step"] is not None and answers(row):
@@ -230,7 +230,7 @@ def _rungs(rows: Iterable[Row]) -> list[str]:
 
 @dataclass(slots=True)
 class _ReferenceOutputs:
-    """The reference's outputs in one data set: the guide's by episode, and the latest step with an answer."""
+    """The reference's outputs in one data set: by episode, the guide's, and the last answer with its step."""
 
     outright: dict[str, str] = field(default_factory=dict)
     last: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -266,7 +266,7 @@ class _ReferenceOutputs:
         return text if step == self.horizon else None
 
     def gives(self, row: Row) -> bool:
-        """Whether a row is the reference's own."""
+        """Return whether a row is the reference's own."""
         if self.outright:
             return bool(row["walk"] == GUIDE_ONLY)
         return bool(row["walk"] is None and row["step"] == self.horizon)
@@ -299,9 +299,9 @@ def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabell
     """Return a log in which the reference's output replaces the accepted answers and judges every answer.
 
     An answer counts as different if the comparator cannot decide. The reference's own answer equals itself. If the
-    reference failed, or was not asked, every other answer counts as different. Of a log with audits, and with questions
-    on which not every step was run, only the audits stay. `comparator` is a name for `matching.get_matcher`; by
-    default the one that all requests choose, or each one's own.
+    reference failed, or was not asked, every other answer counts as different. If a log has audits, and questions for
+    which not every step was run, only the audits stay. `comparator` is a name for `matching.get_matcher`; by default
+    the one that all requests choose, or each request's own.
 
     Raises:
         UsageError: the matcher does not exist, or a data set has no reference.
@@ -351,14 +351,14 @@ def _judged(row: Row, reference: _ReferenceOutputs, comparing: Matcher) -> dict[
 
 
 def same(comparing: Matcher, answer: str | None, output: str, request: ChatRequest | None) -> bool:
-    """Whether an answer equals the reference's output; if the comparator cannot decide, it counts as different."""
+    """Return whether an answer equals the reference's output; if the comparator cannot decide, it does not."""
     return answer is not None and (answer == output or comparing.same(answer, output, request) is True)
 
 
 def _without_failure(row: Row, reference: _ReferenceOutputs) -> Any:
-    """Return a row's signals without the mark that calls failed, if only the reference's call failed.
+    """Return a row's signals without the mark of failed calls, if only the reference's call failed.
 
-    Such an episode counts as a difference; if another model's call failed it is left out, as from any log.
+    Such an episode counts as a difference; if another model's call failed, it is left out, as from any log.
     """
     failed = replay_of(row).get(FAILED)
     if not failed or any(step != reference.horizon for step, *_ in failed):
@@ -371,7 +371,7 @@ def _without_failure(row: Row, reference: _ReferenceOutputs) -> Any:
 
 
 class Judgements(NamedTuple):
-    """What people judged.
+    """The judgements of people.
 
     Attributes:
         kind: the promise that they judged for.
@@ -389,7 +389,7 @@ class Judgements(NamedTuple):
 def reviewed(labelled: Relabelled, judgements: Judgements, dropped: Dropped) -> list[Read]:
     """Return a log in which an output is right if it equals the reference's, or if people found that it loses nothing.
 
-    An output that differs and that nobody judged is unknown.
+    The truth of an output that differs and that nobody judged is unknown.
     """
 
     def judged() -> Iterator[Row]:

@@ -1,8 +1,8 @@
-"""Rows become logs: one row a call goes in, a `Log` for each data set comes out, with the facts about its calls.
+"""Turn rows, one per call, into a `Log` for each data set, with the facts about its calls.
 
-An episode that cannot be judged is left out and counted: an answer without truth, a missing step that others read. So
-is a recorded baseline of which the rows do not say what it served. A single call that is missing was not bought, or was
-refused: what it would have brought is unknown. A null is unknown: it never counts as wrong, nor a cost as 0.
+An episode that cannot be judged is left out and counted, for example one with an answer of unknown truth, or without a
+step that others read. So is a recorded baseline if the rows do not show what it served. A missing single call was not
+bought, or was refused: its result is unknown. Null means unknown: it never counts as wrong, or as a cost of 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Parents: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Caller(NamedTuple):
-    """A model that is asked in a step, in a role ("base", "guide", a rung); what for, where it is known."""
+    """A model that is asked in a step, in a role ("base", "guide", a rung), and the purpose of the call if known."""
 
     step: int
     role: str
@@ -59,14 +59,14 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What certificates and notices say about the calls of a log, beside its numbers.
+    """The facts about a log's calls, besides its numbers, that certificates and notices state.
 
     Attributes:
         sources: the names of the answers' places in a step ("base", "guide"; "answer" in a ladder).
         models: the models asked in each role, sorted; calls of an unknown model are left out.
-        step_models: of a ladder, the only model that answered each step, None if several did or if unknown; empty for
+        step_models: for a ladder, the only model that answered each step, None if several did or if unknown; empty for
             other plans.
-        callers: who alone was asked in each step, an agent's own calls apart; None where several were.
+        callers: the only caller in each step, not counting an agent's own calls; None if there were several.
         parents: the steps, from 1, that each step reads; None if the log does not say.
         echoes: by model, the names in its replies, sorted; models without such names are left out.
         reference: the recorded walk that is the reference; None if the log has none.
@@ -86,7 +86,7 @@ class Facts:
 
     @property
     def cascade(self) -> str:
-        """The places and models, in words; two logs with other words are of different cascades."""
+        """The places and models, in words; logs with different words are of different cascades."""
         listed = [(role, " or ".join(names)) for role, names in self.models.items()]
         models = ", ".join([name if role == name else f"{role} {name}" for role, name in listed])
         steps = f"{counted(len(self.callers), 'step')} of {' and '.join(self.sources)}"
@@ -117,14 +117,14 @@ def reads_of(
     truths: Mapping[str, Truth] | None = None,
     drawn: Callable[[str], bool] | None = None,
 ) -> list[Read]:
-    """Return each data set of a log, in the order of their first rows.
+    """Return the data sets of a log, in the order of their first rows.
 
     Args:
-        rows: as in `logs.schema`, in any order; read once, and only their numbers are stored. Or their columns.
+        rows: rows as in `logs.schema`, in any order, read once and stored only as numbers; or a log's columns.
         dropped: counts every episode, and every walk of an episode, that is left out.
         truths: by data set, what "right" means in the rows without their labels.
-        drawn: whether a request, by its id, was drawn for people to judge. An answer without truth is then one that
-            nobody judged, and its episode stays.
+        drawn: whether a request, by its id, was drawn for people to judge. An answer of unknown truth is then one
+            that nobody judged, and its episode is kept.
 
     Raises:
         UsageError: no episode is left.
@@ -188,9 +188,9 @@ class _CallTable:
     def _placed(self, place: Ints) -> tuple[int, Ints, Ints]:
         """Return how many places a step has, the place of each source, and that of each answer.
 
-        Each source has the same place in every step, also where the base gave no answer and the guide's came first.
-        Nothing is changed, and no source has a place, if sources share one, as a ladder's models do, or if one source
-        fills several.
+        Each source has the same place in every step, even where the base gave no answer and the guide's came first.
+        If sources share a place, as a ladder's models do, or one source fills several, no source has a place of its
+        own, and the answers keep theirs.
         """
         width, own = int(place.max(initial=0)) + 1, np.full(len(self.calls.names) + 1, -1)
         np.maximum.at(own, self.source, place)
@@ -204,7 +204,7 @@ class _CallTable:
         if not self.distinct:  # equal requests have the kind of the first
             kinds = map(dict(zip(reversed(self.ids), reversed(kinds), strict=True)).__getitem__, self.ids)
         comparable, facts = self._comparable(), self._facts()
-        every = self.n == len(heads.name)  # the usable ones are sorted
+        every = self.n == len(heads.name)  # then they are all usable, in the same order
         features = {name: values if every else values[self.usable] for name, values in heads.features.items()}
         log = Log(
             name=self.name,
@@ -225,10 +225,10 @@ class _CallTable:
     def _comparable(self) -> Bools:
         """Return whether each episode's answers can be compared by their numbers, bool (n,).
 
-        They can in a data set in which half of the right answers and half of the wrong ones have a text; an answer
-        without a text differs from all others there. With few texts all right answers count as one, which reveals the
-        truth; so do texts of only the wrong or only the right answers; and so do equal answers if a model was told
-        whether it was right (`schema.is_told`), and then stayed with its answer.
+        They can if none is a hash and half of the data set's right answers and half of its wrong ones have a text; an
+        answer without a text then differs from all others. With fewer texts, all right answers count as equal, which
+        reveals the truth; so do texts of only the wrong or only the right answers, and so do equal answers if a model
+        was told whether it was right (`schema.is_told`) and then kept its answer.
         """
         hashed, right = self.calls.flags["hashed"][self.answer], self.calls.right[self.answer] == 1
         has_text = (self.calls.columns["key"][self.answer] >= 0) & ~hashed
@@ -237,7 +237,7 @@ class _CallTable:
         return np.asarray(np.bincount(self.row[hashed], minlength=self.n) == 0)
 
     def _facts(self) -> Facts:
-        """Return what a data set says about its calls and its requests, but for its reference."""
+        """Return the facts about a data set's calls, except its reference."""
         column, names = self.calls.columns, self.calls.names
         every = self.every[column["model"][self.every] >= 0]
         listed = ("step", "source", "model", "purpose")
@@ -265,7 +265,7 @@ class _CallTable:
         )
 
     def _parents(self) -> Parents | None:
-        """Return the steps that each step reads; None where the log does not say any."""
+        """Return the steps that each step reads; None if the log does not say so for any."""
         numbers = self.bought.parents[self.steps]
         if not (numbers >= 0).any():
             return None
@@ -276,7 +276,7 @@ class _CallTable:
     def _columns(self, *, comparable: bool) -> dict[str, Any]:
         """Return the columns of the nodes.
 
-        A call's cost lies on the node whose answer it is for, else on the last of its step, where the signals are.
+        A call's cost is booked on the node whose answer it is for, else on the last of its step, which has the signals.
         """
         calls, column, width = self.calls, self.calls.columns, self.width
         shape = self.n, self.horizon * width
@@ -320,7 +320,7 @@ class _CallTable:
     def _numbered(self, shape: tuple[int, int], node: Ints, *, comparable: bool) -> Ints:
         """Return a number for each answer, equal for equal answers of a request, in the order of the nodes.
 
-        Without a text an answer differs from all others; where answers cannot be compared, all right ones are equal.
+        An answer without a text differs from all others; if answers cannot be compared, all right ones are equal.
         """
         key = self.calls.columns["key"][self.answer]
         alike = (self.calls.right[self.answer] == 1) & (not comparable)
@@ -342,7 +342,7 @@ class _CallTable:
     def _baselines(self, log: Log, dropped: Dropped) -> tuple[dict[str, Baseline], str | None, Reference | None]:
         """Return the baselines, and the reference with its name: the guide's own walk, else a ladder's last model.
 
-        Two of them follow from the steps: the first model alone, a ladder's last alone.
+        Two baselines follow from the steps: asking only the first model, and only a ladder's last.
         """
         ways = self._walks(log, dropped)
         first = np.full(self.horizon + 1, -1)  # the source in the first place of each step, if it is the only one
@@ -364,10 +364,9 @@ class _CallTable:
         return baselines, chosen, Reference(right, np.where(way.known, way.cost_nano_usd, -1), is_last)
 
     def _by_itself(self, step: Ints, first: Ints) -> tuple[Baseline, Ints]:
-        """Return what the model in the first place of one step of each episode did, asked alone, and how much it keeps.
+        """Return the result of asking only the first place's model of one step per episode, and the answers it keeps.
 
-        It is paid for its own calls only. It is unknown where that is not recorded. A model whose reply has no answer
-        keeps nothing.
+        Only its own calls count as cost. Where they are not recorded, it is unknown. A reply without answer keeps none.
         """
         calls, row_of_step = self.calls, self.row_of[self.bought.episode]
         answer, there = np.full(self.n, -1), np.zeros(self.n, dtype=np.bool_)
@@ -388,7 +387,7 @@ class _CallTable:
         return Baseline(known, known & (truth == 1), truth, cost, known.astype(np.int64), size), size
 
     def _walks(self, log: Log, dropped: Dropped) -> dict[str, tuple[Baseline, Ints]]:
-        """Return the recorded walks by their names, with the numbers of answers that they keep."""
+        """Return the recorded walks by name, with the number of answers that each keeps per episode."""
         walk, row, unjudged = (
             self.calls.columns["walk"],
             self.row_of[self.calls.columns["episode"]],
@@ -403,12 +402,12 @@ class _CallTable:
 
 
 def _all_differ(values: Ints) -> bool:
-    """Whether no value comes twice. `np.unique` takes 20 times as long with a million values."""
+    """Return whether no value occurs twice. `np.unique` takes 20 times as long for a million values."""
     return bool(np.diff(np.sort(values)).all())
 
 
 def _once(*columns: Ints) -> list[list[int]]:
-    """Return the different rows of some columns, sorted."""
+    """Return the distinct rows of the columns, sorted."""
     first, _ = first_of(*columns)
     rows: list[list[int]] = np.stack([column[first] for column in columns], axis=1).tolist()
     return rows
@@ -419,7 +418,7 @@ _V = TypeVar("_V")
 
 
 def _sets(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, set[_V]]:
-    """Return the second values by the first."""
+    """Return the set of second values for each first value."""
     values: dict[_K, set[_V]] = defaultdict(set)
     for first, second in pairs:
         values[first].add(second)
@@ -427,7 +426,7 @@ def _sets(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, set[_V]]:
 
 
 def _names(pairs: Iterable[tuple[str, str]]) -> Names:
-    """Return the second names by the first, both sorted, each once."""
+    """Return the distinct second names for each first name, both sorted."""
     return {first: tuple(sorted(names)) for first, names in sorted(_sets(pairs).items())}
 
 
@@ -437,7 +436,7 @@ def _only(values: Collection[_V]) -> _V | None:
 
 
 def _nodes(facts: Facts) -> tuple[Node, ...]:
-    """Return the nodes: the places of each step. What a step reads is known where steps are single calls."""
+    """Return the nodes: the places of each step. What a step reads is known only if steps are single calls."""
     nodes = []
     for step, caller in enumerate(facts.callers):
         if len(facts.sources) > 1:
@@ -483,7 +482,7 @@ def joined(reads: Sequence[Read]) -> Read:
         reference=next((name for name in _REFERENCES if name in {dataset.reference for dataset in facts}), None),
         unjudged=sum(dataset.unjudged for dataset in facts),
     )
-    # Of data sets with different references the guide's own counts: where it was not asked, it is unknown.
+    # If the references differ, the guide's own counts; it is unknown for data sets in which it was not asked.
     logs = [
         read.log if read.facts.reference == together.reference else replace(read.log, reference=None) for read in reads
     ]
@@ -496,7 +495,7 @@ _REFERENCES = (GUIDE_ONLY, LAST_ONLY)
 
 
 def _ends_in(log: Log, way: Baseline) -> bool:
-    """Whether the last of several single calls is the guide itself: as dear, and right on the same requests."""
+    """Return whether the last of several single calls is the guide: as expensive, and right on the same requests."""
     if log.width < 2 or log.width > int(log.steps[-1]) + 1:
         return False
     rows = way.known & log.bought[:, -1]

@@ -25,20 +25,20 @@ _REASONS = (
     "an episode with a step without a recorded answer or reply",
     schema.UNJUDGED,
 )
-"""Why an episode cannot be judged; the first that applies counts, and of the last three that of the first step."""
+"""Why an episode cannot be judged: the first that applies, or of the last three, that of the first bad step."""
 _AMBIGUOUS, _SILENT, _UNJUDGED = 5, 6, 7
 
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """The steps of all episodes and the answers in them, sorted by episode and step. Refused calls are taken out.
+    """The steps of all episodes and the answers in them, sorted by episode and step. Refused calls are left out.
 
     Attributes:
-        every: the calls of steps, by number, with the refused ones.
-        calls: the others; `step_of` has the number of each one's step.
-        episode, step, first: of each step, its episode, its number from 1, and its first call in the log.
-        parents: what it reads, as numbers in `Calls.reads`; −1: not on record.
-        ambiguous: steps with several answers, one of them with a null candidate.
+        every: the numbers of all calls of steps, including the refused ones.
+        calls: the same without the refused ones; `step_of` has the index of each call's step.
+        episode, step, first: for each step, its episode, its number from 1, and its first call in the log.
+        parents: what each step reads, as numbers in `Calls.reads`; −1: not on record.
+        ambiguous: whether a step has several answers, one of them with a null candidate.
         answer, place, answers_in: the calls that answer, their places, and the numbers of their steps.
         stood_in: by episode, whether another model answered in a refused step.
     """
@@ -94,9 +94,9 @@ class Bought:
 
 
 def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
-    """Return why each episode cannot be judged, as its number in `_REASONS`, int64 (e,); −1: it can.
+    """Return why each episode cannot be judged, as an index into `_REASONS`, int64 (e,); −1 if it can be.
 
-    With `unjudged`, an answer without truth is no problem: people judge only a part of the answers.
+    With `unjudged`, an answer whose truth is unknown is no problem: people judge only some of the answers.
     """
     n, column, steps = len(calls.episodes.name), calls.columns, bought.step.size
 
@@ -132,13 +132,13 @@ def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
 
 
 def _reads_later(calls: Calls, bought: Bought) -> Bools:
-    """Return which steps depend on themselves or on a later one."""
+    """Return which steps depend on themselves or on a later step."""
     highest = np.array([max(steps, default=0) for steps in calls.reads] + [0])
     return highest[bought.parents] >= bought.step
 
 
 def _may_leave_out(calls: Calls, bought: Bought, many: Ints) -> Bools:
-    """Return in which episodes a policy may have left steps out: single calls, each with its parents on record."""
+    """Return in which episodes a policy may have skipped steps: each step is one call whose parents are on record."""
     n, column = len(calls.episodes.name), calls.columns
     own, model, source = (column[name][bought.every] for name in ("episode", "model", "source"))
     ladder = (np.bincount(own[model >= 0], minlength=n) > 0) & (
@@ -156,7 +156,7 @@ def _may_leave_out(calls: Calls, bought: Bought, many: Ints) -> Bools:
 
 
 def usable(calls: Calls, bought: Bought, chosen: Ints, problems: Ints, dropped: Dropped) -> Ints:
-    """Return the episodes that can be judged and whose steps read the same as in the first of them; count the rest."""
+    """Return the episodes that can be judged and whose steps read what they read in the first one; count the rest."""
     others = set[int]()
     if (bought.parents >= 0).any():
         reads_by_step: dict[int, Any] = {}
@@ -177,16 +177,16 @@ def usable(calls: Calls, bought: Bought, chosen: Ints, problems: Ints, dropped: 
 
 
 def reads_before(calls: Calls, step: int, parents: int) -> tuple[int, ...]:
-    """Return the steps that a step reads; by default the step before."""
+    """Return the steps that a step reads; by default, the step before it."""
     return calls.reads[parents] if parents >= 0 else (step - 1,) if step > 1 else ()
 
 
 def first_of(*columns: Ints) -> tuple[Ints, Ints]:
-    """Return where each different row of some columns comes first, in their order, and which of them each row is."""
+    """Return the first index of each distinct row of the columns, in sorted order, and each row's number among them."""
     code, codes = np.zeros(columns[0].size, dtype=np.int64), 1
     for column in columns:
         size = int(column.max(initial=0)) + 2
-        if codes * size >= 1 << 62:  # they are too many to be numbered without gaps: only those that occur are
+        if codes * size >= 1 << 62:  # too many combinations for int64: number only those that occur
             _, code = np.unique(code, return_inverse=True)
             codes = code.size
         code, codes = code * size + column + 1, codes * size

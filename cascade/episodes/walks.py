@@ -1,4 +1,4 @@
-"""Recorded walks: what another way to answer the same requests did, such as the guide alone."""
+"""Recorded walks: the results of other ways to answer the same requests, such as asking only the guide."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def walked(
 ) -> tuple[Baseline, Ints]:
     """Return what a walk did on each episode, and how many answers it kept there.
 
-    Where its result is unknown, it is left out and counted.
+    An episode for which its result is unknown is left out and counted.
 
     Args:
         name: the walk's name.
         calls: the calls of the log.
-        at: the numbers of the walk's calls, rising.
-        row: the episode of each, as its number in `episodes`.
+        at: the numbers of the walk's calls, ascending.
+        row: the episode of each call, as its index in `episodes`.
         episodes: the names of the episodes.
         unjudged: whether answers without a label are accepted.
         dropped: counts what is left out.
     """
     n, column, step = len(episodes), calls.columns, np.maximum(calls.columns["step"][at], 1)
     gives = np.flatnonzero(calls.flags["answers"][at])
-    # of an answer that is there several times the first row counts, and the first that says whether it was kept
+    # if an answer has several rows, the first counts, and for `kept` the first that has a value
     first, group = first_of(row[gives], step[gives], column["candidate"][at[gives]] + 1)
     answer, of, candidate = at[gives[first]], row[gives[first]], column["candidate"][at[gives[first]]]
     flags, keeps = column["kept"][at[gives]], np.full(first.size, -1)
@@ -64,7 +64,7 @@ def walked(
         dropped.note(text, episodes[episode])
     known, length = logged & (reason < 0), np.zeros(n, dtype=np.int64)
     np.maximum.at(length, row, step)
-    # without texts all right answers are one
+    # without texts, all right answers are equal
     place = step[gives[first]] * (int(candidate.max(initial=0)) + 1) + np.maximum(candidate, 0)
     key, size = column["key"][answer], int(column["key"].max(initial=0)) + 1
     spelling = np.where(key >= 0, key, np.where(right == 1, size, size + 1 + place))
@@ -82,7 +82,7 @@ def walked(
 
 
 def _served_right(n: int, row: Ints, spelling: Ints, answer: Ints, calls: Calls) -> Floats:
-    """Return whether the answer that would be served is right: the surest, then the most frequent, then the latest."""
+    """Return whether the answer to be served is right: the most confident, then the most frequent, then the latest."""
     sure = np.nan_to_num(calls.confidence[answer], nan=-1.0)
     first, group = first_of(row, spelling)
     surest, latest = np.full(first.size, -np.inf), np.zeros(first.size, dtype=np.int64)

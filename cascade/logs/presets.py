@@ -47,8 +47,7 @@ class ImportOptions:
     Attributes:
         kind: a preset's name; by default recognised by the fields of the log.
         columns: the log's field for each of cascade's columns: {"question": "prompt", "small.answer": "reply.text"}.
-        models: the models of a ladder, the cheapest first; calls of others are left out. For traces, the models are
-            then the steps, instead of the calls.
+        models: a ladder's models, the cheapest first; others are left out. In traces, they are then the steps.
         dataset: the name of the data set; by default the first file's name.
         costs: by model, the nano-USD of a call whose cost the log does not have.
         rename: new names for the log's models.
