@@ -29,7 +29,7 @@ _MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_
 _WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "log_prob": "log-prob"} | {
     name: name for name in (NUMBER, "duration")
 }
-"""By macro: what a note says that a text is not if it cannot be converted."""
+"""By macro: the kind of value that it reads, which a note names if a text is none."""
 _CREATED = "created_at in seconds"
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
 

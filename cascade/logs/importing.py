@@ -48,7 +48,7 @@ class Imported:
         return calls_in(self.duck, self.query)
 
     def counts(self) -> dict[str, Any]:
-        """Count episodes and rows, in sum and by data set, unjudged answers, and rows without a cost or a request."""
+        """Count episodes and rows, in total and by data set, unjudged answers, and rows without a cost or a request."""
         self.duck.run(f"CREATE VIEW log AS {self.query}")
         by_set = self.duck.rows(
             "SELECT coalesce(dataset, 'log'), count(DISTINCT hash(episode_id)), count(*) FROM log "
@@ -424,7 +424,7 @@ def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:
 
 
 def _drop_unasked(tables: Tables, by_step: Sequence[str]) -> None:
-    """Drop the calls of models that were not asked: those without values, like all later models in their row."""
+    """Drop the calls of models that were not asked: no values, and none from a later model of the row."""
     duck, rung = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
     silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
     if not duck.value(f"SELECT count(*) FROM calls WHERE {silent}"):
