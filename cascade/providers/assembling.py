@@ -1,7 +1,7 @@
-"""Assemble the chunks of a stream to one payload, which then passes the same checks as any other.
+"""Assemble the chunks of a stream into one payload, which then passes the same checks as any other.
 
-A stream is complete only if a choice has a finish reason; without one it was cut (F26, F27). Usage may come with or
-without choices, twice, or early: the last one counts, once (F28).
+A stream is complete only if a choice has a finish reason; without one it was cut off (F26, F27). Usage may come with or
+without choices, early, or more than once; only the last usage counts (F28).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Assembler:
             self._usage = chunk["usage"]
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict) and choice.get("index") in (0, None):  # others were not asked for (F30)
+            if isinstance(choice, dict) and choice.get("index") in (0, None):  # no others were requested (F30)
                 raise_error_inside(choice, self.request, self.secrets)
                 return self._add_choice(choice)
         return ""
@@ -64,7 +64,7 @@ class Assembler:
             choice = {**choice, "delta": {}, "logprobs": None}
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and (self._finish is None or self._finish.lower() in ENDINGS):
-            self._finish = finish  # an end that is not known to be good stays
+            self._finish = finish  # a reason outside ENDINGS is never replaced
         if isinstance(logprobs := fields_of(choice.get("logprobs")).get("content"), list):
             self._logprobs.extend(logprobs)
         delta = choice.get("delta") or choice.get("message")  # the whole message, if a server does not stream
@@ -98,8 +98,8 @@ class Assembler:
     def _call_of(self, piece: Mapping[str, Any]) -> dict[str, Any]:
         """Return the call that a piece continues, or a new one.
 
-        An id says which call it is. A name without one opens a call, unless the call at its index has that name and is
-        not whole. A piece without id and name continues the call at its index, or else the last one.
+        An id identifies the call. A name without an id starts a new call, unless it continues the call at its index
+        (`_goes_on`). A piece with neither continues the call at its index, or else the last call.
         """
         index, name = piece.get("index"), fields_of(piece.get("function")).get("name")
         at_index = [call for place, call in self._calls if place == index and index is not None]
@@ -151,7 +151,7 @@ class Assembler:
 
 
 def _whole_blocks(pieces: list[Any]) -> list[Any]:
-    """Return the blocks of thinking in a stream: each ends with its signature, without which no vendor reads it."""
+    """Join the pieces of thinking blocks; each block ends with its signature, without which no vendor reads it."""
     blocks: list[Any] = []
     for piece in pieces:
         last: Any = blocks[-1] if blocks else None
@@ -164,7 +164,7 @@ def _whole_blocks(pieces: list[Any]) -> list[Any]:
 
 
 def _goes_on(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
-    """Whether a piece with a name belongs to a call: of the same name, and more of its arguments may come."""
+    """Return whether a named piece continues a call: same name, or none yet, and nothing added to whole arguments."""
     so_far, more = fields_of(call.get("function")), fields_of(piece.get("function"))
     if so_far.get("name") not in (None, "", more.get("name")):
         return False
@@ -180,7 +180,7 @@ _WHOLE = frozenset({"id", "type", "name", "index", "role"})
 
 
 def _join(so_far: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    """Add a delta to the earlier ones: texts are continued, objects merged, and everything else replaced."""
+    """Add a delta to the earlier ones: texts and lists are extended, objects merged, and everything else replaced."""
     for name, value in piece.items():
         known = so_far.get(name)
         if name == "index" or value is None:

@@ -14,16 +14,16 @@ from cascade.types import Request
 Payload: TypeAlias = Mapping[str, Any]
 """A chat completion, or a chunk of one, as plain JSON values."""
 TRACEPARENT: ContextVar[str | None] = ContextVar("TRACEPARENT", default=None)
-"""The header `traceparent` of calls to servers (W3C Trace Context); None: they have none."""
+"""The `traceparent` header of calls to servers (W3C Trace Context); None: no such header is sent."""
 
 
 class Provider(Protocol):
-    """Answers requests. Raises `ProviderError`s, or an error that it is not set up; never errors of other libraries."""
+    """Answers requests. Raises `ProviderError`s, or an error that setup is missing; never errors of other libraries."""
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`.
 
-        What blocks belongs in a thread: `await cascade.resilience.portal.in_thread(work)`.
+        Blocking work belongs in a thread: `await cascade.resilience.portal.in_thread(work)`.
         """
         ...
 
@@ -46,7 +46,7 @@ class Loads(Protocol):
     """Implemented by a provider whose first call would load something that takes seconds."""
 
     def load(self) -> None:
-        """Load it now. May be called twice. Raises MissingExtraError if it is not installed."""
+        """Load it now. May be called twice. Raises MissingExtraError if a package is not installed."""
         ...
 
 
@@ -55,7 +55,7 @@ class Lacks(Protocol):
     """Implemented by a provider that knows, without a call, which fields a model refuses."""
 
     def lacks(self, model: str, fields: Iterable[str]) -> list[str]:
-        """Return those of some fields that a model is known to refuse."""
+        """Return which of the given fields a model is known to refuse."""
         ...
 
 

@@ -1,9 +1,9 @@
-"""Decision models: the request for one probability, and the strict reader of what comes back.
+"""Decision models: the request for one probability, and the strict reader of the reply.
 
-A decision model is sent data and a statement about it, and returns P(yes) for the price of the input. Vendors speak two
-dialects. The path of an address does not tell which, so the dialect is a setting. The reader knows one form of reply in
-each: exactly one answer, of our name and type, a number in [0, 1], by the model that was asked. Any other reply is no
-verdict. A good reply becomes a chat completion of one token with its log-probs, which `reading` checks like all others.
+A decision model is sent data and a statement about it, and returns P(yes) for the price of the input. Vendors use two
+dialects; an address does not show which, so the dialect is a setting. In each, the reader accepts one form of reply:
+exactly one answer, with our name and type, a number in [0, 1], from the model that was asked. Any other reply is not a
+verdict. A valid reply becomes a chat completion of one token with its log-probs, which `reading` checks like any other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "right"
 
 
 class _Form(NamedTuple):
-    """The last part of an address, the type of a question of yes or no, and the field of P(yes) in an answer."""
+    """The last part of an address, the type of a yes-or-no question, and the field of P(yes) in an answer."""
 
     path: str
     type: str
@@ -41,7 +41,7 @@ DIALECTS: Mapping[str, _Form] = {
 
 
 def url(base: str, dialect: str) -> str:
-    """Return where a call is sent: to the address itself if it names the path, else below it.
+    """Return the URL of a call: the address itself if it ends in a dialect's path, else that path below it.
 
     >>> url("https://api.openai.com/v1", "openai"), url("https://openrouter.ai/api/alpha/decisions", "systemone")
     ('https://api.openai.com/v1/decisions', 'https://openrouter.ai/api/alpha/decisions')
@@ -55,7 +55,7 @@ def body(request: Request, dialect: str, model: str) -> dict[str, Any]:
     """Return the JSON body: the last message is the data, those before it are the statement about it.
 
     Raises:
-        BadRequestError: it is an application's own request, which has no statement.
+        BadRequestError: the request is an application's own, which has no statement.
     """
     if not request.messages:
         raise BadRequestError(f"{request.model} is a decision model: it answers no requests.", model=request.model)
@@ -67,7 +67,7 @@ def body(request: Request, dialect: str, model: str) -> dict[str, Any]:
 
 
 def described(dialect: str, examples: Sequence[tuple[Message, ...]]) -> dict[str, Any]:
-    """Return what a certificate names of a judge: dialect, questions, and the hash of the bodies of some examples."""
+    """Return what a certificate says about a judge: dialect, questions, and a hash of the bodies of some examples."""
     bodies = [body(Request("", messages, "", "judge", 1, Question("?"), 1), dialect, "") for messages in examples]
     rendered = encode_sorted(bodies).encode("utf-8", "replace")
     return {
@@ -78,7 +78,7 @@ def described(dialect: str, examples: Sequence[tuple[Message, ...]]) -> dict[str
 
 
 def parsed(text: bytes) -> Any:
-    """Return the JSON value of a reply. Raises ValueError for none, or for an object that has a name twice."""
+    """Return the JSON value of a reply. Raises ValueError if there is none, or if an object has a name twice."""
     return json.loads(text, object_pairs_hook=without_repeats)
 
 
@@ -87,10 +87,10 @@ def completion(reply: Payload, request: Request, dialect: str) -> Payload:
 
     Raises:
         RefusedError: the model declined to answer.
-        BadResponseError: the reply is no verdict. `usage` of both is what the reply says it costs.
+        BadResponseError: the reply is not a verdict. Both errors have the `usage` that the reply reports.
     """
     if reply.get("error"):
-        return reply  # `reading` refuses it, by the status in it
+        return reply  # `reading` raises the error for the status in it
     inner = reply.get("result")
     whole = reply if inner is None else {**reply, "answers": None, **fields_of(inner)}
     usage = _named_as_in_chats(whole.get("usage"))
@@ -110,7 +110,7 @@ def completion(reply: Payload, request: Request, dialect: str) -> Payload:
 
 
 def _chosen(p_yes: float) -> dict[str, Any]:
-    """Return a choice of the token Yes or No, with the log-probs of both; ln 0 is left out."""
+    """Return a choice with the token Yes or No and the log-probs of both; a word of probability 0 is left out."""
     known = {"Yes": p_yes, "No": 1.0 - p_yes}
     tops = {word: {"token": word, "logprob": math.log(share)} for word, share in known.items() if share > 0.0}
     word = max(known, key=known.__getitem__)
@@ -123,20 +123,20 @@ def _chosen(p_yes: float) -> dict[str, Any]:
 
 
 def check_success(reply: Payload) -> None:
-    """Refuse an envelope that does not say that all went well."""
+    """Refuse an envelope that reports something other than success."""
     if reply.get("success", True) is not True:
         raise ValueError("it does not say success")
 
 
 def check_model(whole: Payload, request: Request) -> None:
-    """Refuse the reply of another model: its P(yes) has another scale."""
+    """Refuse a reply from another model, whose P(yes) has another scale."""
     echo = whole.get("model")
     if echo is not None and not (isinstance(echo, str) and same_model(request.wire_model, echo)):
         raise ValueError(f"{str(echo)[:100]!r} answered in the place of {request.wire_model}")
 
 
 def only_answer(answers: object, dialect: str) -> Mapping[str, Any]:
-    """Return the one answer, which must be of our name."""
+    """Return the only answer, which must have the question's name."""
     if dialect == "openai":
         named = (
             [(fields_of(answer).get("name"), answer) for answer in answers] if isinstance(answers, list | tuple) else []
@@ -151,21 +151,21 @@ def only_answer(answers: object, dialect: str) -> Mapping[str, Any]:
 
 
 def typed(answer: Mapping[str, Any], dialect: str) -> Mapping[str, Any]:
-    """Return an answer, which must be of the question's type."""
+    """Return an answer, which must have the question's type."""
     if answer.get("type") != DIALECTS[dialect].type:
         raise ValueError("its answer is of another type than the question")
     return answer
 
 
 def probability(value: object) -> float:
-    """Return a number in [0, 1]; NaN is in no range, and true is no number."""
+    """Return a number in [0, 1]; NaN and booleans are refused."""
     if type(value) not in {int, float} or not 0 <= value <= 1:  # type: ignore[operator]
         raise ValueError("its P(yes) is not a number from 0 to 1")
     return float(value)  # type: ignore[arg-type]
 
 
 def _named_as_in_chats(usage: object) -> object:
-    """Return a usage under the names of chat completions, which are left out where nothing was counted."""
+    """Return a usage with the names of chat completions added; a count that is missing gets no second name."""
     if not isinstance(usage, Mapping):
         return usage
     names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}

@@ -1,8 +1,8 @@
-"""Several deployments of one model: which of them a conversation is sent to, and in which order the others follow.
+"""Several deployments of one model: which one a conversation is sent to, and in which order the others are tried.
 
-Weighted rendezvous hashing: each deployment draws a number from an exponential distribution whose rate is its weight,
-by a hash of its name and of the conversation, and the least comes first. So each is first for its share of the
-conversations, and one that is added, removed or passed over moves no conversation between the others.
+Weighted rendezvous hashing: a hash of its name, the model and the conversation gives each deployment a number from an
+exponential distribution whose rate is its weight; the smallest comes first. So each deployment is first for its share
+of the conversations, and adding, removing or skipping one moves no conversation between the others.
 
 Reference: C. Schindelhauer, G. Schomaker, "Weighted distributed hash tables", SPAA 2005 (the logarithmic method).
 """
@@ -18,7 +18,7 @@ from cascade.types import Request
 
 
 def ranked(request: Request, weights: Mapping[str, float]) -> list[Request]:
-    """Return a request to each deployment of its model, in the order in which they are asked.
+    """Return the request once for each deployment of its model, in the order in which they are to be asked.
 
     Args:
         request: the request.
@@ -34,9 +34,9 @@ def ranked(request: Request, weights: Mapping[str, float]) -> list[Request]:
 
 
 def _head(request: Request) -> str:
-    """Return what all requests of a conversation share: its group, else its texts up to the first of the user.
+    """Return what all requests of a conversation share: its group, or else its texts up to the first user message.
 
-    It is what a prompt cache knows of the next request. Marks for caches may move between requests, so texts count.
+    A prompt cache has seen this part of the next request. Cache marks may move between requests, so only texts count.
     """
     if request.question.group is not None:
         return f"group {request.question.group}"

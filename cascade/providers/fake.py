@@ -119,7 +119,7 @@ class FakeProvider:
             yield chunk
 
     async def close(self) -> None:
-        """Note that it was closed."""
+        """Record that the provider was closed."""
         self.closed = True
 
     def _next(self, request: Request) -> Reply:

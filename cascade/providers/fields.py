@@ -1,14 +1,14 @@
 """What a model is sent: the body of a call, the fields that cascade adds, and which of an application's fields pass.
 
-An application's fields pass by an allow-list, since an unknown field may choose anything.
+An application's fields must be on an allow-list, since an unknown field could control anything.
 
-A client library reads some fields of a body itself, and servers read more of them than they publish: an address, a key,
+A client library reads some fields of a body itself, and servers read more fields than they document: an address, a key,
 headers, another model, a price, a limit of their own. So a field is sent only if it is listed here or opened by the
-operator, and what a client sends never chooses who is asked, with which key, or what it may cost:
+operator, and a client never chooses which server is asked, with which key, or what the call may cost:
 
 * `STANDARD` fields are sent to every model.
-* `OPTIONAL` fields are published by a vendor and sent by client libraries. A model is sent those that its provider says
-  it knows (`Knows`); for another model they are left out, and the answer says so.
+* `OPTIONAL` fields are documented by a vendor and sent by client libraries. A model is sent those that its provider
+  knows (`Knows`); for other models they are left out, and the answer says so.
 * Every other field is refused, unless `allow_fields` of a model opens it. `is_closed` fields cannot be opened.
 
 The same holds for tools: a vendor's own tools run on its servers, at a price of their own and at addresses in the body.
@@ -43,16 +43,16 @@ OPTIONAL = _names(
     "prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier store thinking top_k "
     "user user_profile_id verbosity workspace_id"
 )
-"""Fields that change where a request is recorded, cached or counted, or that only one vendor reads. One that changes
-how a reply is drawn is also in `conformal.scope.DRAWN`; one that litellm does not list is in `litellm._more`."""
+"""Fields that change where a request is recorded, cached or counted, or that only one vendor reads. Those that change
+how a reply is sampled are also in `conformal.scope.DRAWN`; those that litellm does not list are in `litellm._more`."""
 OPENAI_OWN = OPTIONAL & _names(
     "metadata prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier "
     "store user verbosity"
 )
 """The optional fields of OpenAI's own chat completions."""
 CACHE_MARKS: Mapping[str, str] = {"cache_control": "anthropic", "prompt_cache_breakpoint": "openai"}
-"""Marks on a message, a part, a call or a tool, up to which a prompt is kept in a cache: by the vendor that reads them.
-They change the price alone."""
+"""The vendor that reads each kind of mark. A mark is on a message, a part, a call or a tool; the prompt is cached up to
+it. Marks change only the price."""
 SETTABLE = _names(
     "chat_template_kwargs frequency_penalty min_p output_config parallel_tool_calls presence_penalty "
     "prompt_cache_retention reasoning reasoning_effort service_tier thinking top_k top_p verbosity"
@@ -60,11 +60,11 @@ SETTABLE = _names(
 """The fields that an operator may send with each request of an entry (`models.NAME.settings`)."""
 _SEARCH, _TIER = "web_search_options", "service_tier"
 _EFFORT = frozenset({"thinking", "reasoning_effort"})
-"""Two words for one thing: a model is sent one of them."""
+"""Two names for one setting; a model is sent only one of them."""
 _TOOL_KEYS = frozenset({"type", "function", "custom", "cache_control"})
 _TOOL_TYPES = frozenset({"function", "custom"})
 _FUNCTION_KEYS = frozenset({"name", "description", "parameters", "strict", "format", "cache_control"})
-"""Keys of a function, or of a custom tool; litellm reads a vendor's own tool in others, such as `googleSearch`."""
+"""Keys of a function or a custom tool. litellm reads a vendor's own tools from other keys, such as `googleSearch`."""
 _CLOSED = re.compile(
     r"messages|model|models|model_.*|n|best_of|stream|stream_options|client|organization|project|route|provider|proxy"
     r"|deployment_id|plugins|transforms|guardrails|cache|caching|tags|timeout|request_timeout|stream_timeout"
@@ -79,16 +79,16 @@ _CLOSED = re.compile(
 
 
 def is_closed(name: str) -> bool:
-    """Whether a field can choose an address, a key, a header, a model, a price, a limit or a callback.
+    """Return whether a field can choose an address, a key, a header, a model, a price, a limit or a callback.
 
     >>> [name for name in ("api_base", "extra_headers", "n_predict", "top_k", "min_p") if is_closed(name)]
     ['api_base', 'extra_headers', 'n_predict']
     """
-    return len(name) > _LONGEST or _CLOSED.fullmatch(name.strip()) is not None  # 1.8 s for 20 MB
+    return len(name) > _LONGEST or _CLOSED.fullmatch(name.strip()) is not None  # the pattern takes 1.8 s for 20 MB
 
 
 _CHECKED = STANDARD - {"tools", "functions"}
-"""Fields that need no look at their values."""
+"""The standard fields whose values need no check."""
 
 
 class ModelFields(NamedTuple):
@@ -111,7 +111,7 @@ class ModelFields(NamedTuple):
     sends: Mapping[str, Any] = {}
 
     def takes(self, name: str, value: Any) -> bool:
-        """Whether the model is sent a field. A tier or a search without a price is not bought."""
+        """Return whether the model is sent a field. A service tier or web search without a price is not bought."""
         if name in self.sends:
             return False
         if name == _SEARCH:
@@ -130,7 +130,7 @@ class ModelFields(NamedTuple):
         return options
 
     def lacks(self, chat: ChatRequest) -> set[str]:
-        """Return the options of a request that the model is not sent, nor another word for them."""
+        """Return the options of a request that the model is sent under no name."""
         sent = self.passes(chat)
         given = {name for name, value in chat.options.items() if value is not None}
         return given - sent.keys() - (_EFFORT if _EFFORT & sent.keys() else frozenset())
@@ -141,7 +141,7 @@ class ModelFields(NamedTuple):
         return str(self.sends.get("model", self.model))
 
     def marks(self, name: str) -> bool:
-        """Whether the model is sent marks for a prompt cache: its vendor's own, or what the operator opens."""
+        """Return whether the model is sent a kind of cache mark: its vendor's own, or one that the operator opens."""
         return name in self.opened or vendor_of(self.wire_model) == CACHE_MARKS[name]
 
 
@@ -153,7 +153,7 @@ class Fields:
     """The fields that each model of a cascade is sent.
 
     Args:
-        models: by a model's name. A model without an entry is sent the standard fields.
+        models: the fields of each model, by its name. A model without an entry is sent the standard fields.
     """
 
     models: Mapping[str, ModelFields] = field(default_factory=dict)
@@ -164,10 +164,10 @@ class Fields:
         return _CHECKED.difference(_EFFORT, *(rule.sends for rule in self.models.values()))
 
     def unsent(self, chat: ChatRequest, models: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Return the fields of a request that at least one of some models is not sent; by default of all models.
+        """Return the fields of a request that at least one of `models`, by default all, is not sent.
 
         Raises:
-            RefusedFieldError: the request has fields that no model of the cascade may be sent; names every one.
+            RefusedFieldError: the request has fields that no model of the cascade may be sent; its `fields` lists all.
         """
         marked = _marks_in(chat)
         if chat.options.keys() <= self._unchanged and not marked:
@@ -188,9 +188,9 @@ class Fields:
         return (*dict.fromkeys([*unsent, *(mark for mark in marked if not all(rule.marks(mark) for rule in rules))]),)
 
     def sent(self, request: Request) -> Request:
-        """Return a call with the fields that its model is sent; caps and prices read what is left."""
+        """Return a call with only the fields that its model is sent; caps and prices are computed from these."""
         rule, chat = self.models.get(request.model, _UNKNOWN), request.chat
-        if rule.sends or request.sends:  # those of a model whose place another takes
+        if rule.sends or request.sends:  # `request.sends` may be those of the model it replaces
             request = request._replace(sends=rule.sends)
         if chat is None:
             return request
@@ -217,8 +217,8 @@ _TOOLS, _HOLDING = frozenset({"tools", "functions"}), ("content", "tool_calls")
 
 
 def _marks_in(chat: ChatRequest) -> list[str]:
-    """Return the marks for prompt caches in a request, besides the field of this name."""
-    if not any(f'"{name}":' in chat.canonical for name in CACHE_MARKS):  # as nearly always
+    """Return the kinds of cache marks within a request, besides a top-level field of that name."""
+    if not any(f'"{name}":' in chat.canonical for name in CACHE_MARKS):  # the usual case
         return []
     tools = [tool for name in sorted(_TOOLS) for tool in chat.options.get(name) or () if isinstance(tool, Mapping)]
     holders = [*chat.messages, *tools, *(tool["function"] for tool in tools if isinstance(tool.get("function"), dict))]
@@ -227,9 +227,9 @@ def _marks_in(chat: ChatRequest) -> list[str]:
 
 
 def _unmarked(holder: Any, names: frozenset[str]) -> Any:
-    """Return a message or a tool without some marks, on itself and on its parts, calls or function.
+    """Return a message or a tool without the named marks, on itself and on its parts, calls or function.
 
-    Some servers read a text, but no list of parts, so a text that became one for its mark is a text again.
+    Some servers read a text but not a list of parts, so a single text part left without its mark becomes a plain text.
     """
     if not isinstance(holder, Mapping):
         return holder
@@ -268,7 +268,7 @@ def _refused(options: Mapping[str, Any], rules: Collection[ModelFields]) -> Iter
         yield from (f"functions[{number}].{name}" for name in names if name not in _FUNCTION_KEYS)
 
 
-# --- what cascade adds, and what a model refuses of it ---
+# --- what cascade adds, and which additions a model refuses ---
 
 REFUSABLE: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("logprobs", "top_logprobs"),
@@ -283,8 +283,8 @@ sent as `max_completion_tokens`."""
 def added(request: Request) -> dict[str, Any]:
     """Return the fields that cascade adds to a request.
 
-    They are a limit of the reply, so that a call has an upper bound on its cost, and log-probs, if they are wanted. For
-    a question in cascade's own prompt, they also include temperature and seed.
+    These are a limit on the reply, so that the cost of a call has an upper bound, and log-probs, if they are wanted.
+    For a question in cascade's own prompt, they also include temperature and seed.
     """
     chat = request.chat
     own = {} if chat is None else chat.options
@@ -316,7 +316,7 @@ _NAMED = {
     "seed": re.compile(r"\bseed\b", re.IGNORECASE),
     "max_tokens": re.compile(r"\bmax_tokens\b.*\bmax_completion_tokens\b|\bmax_completion_tokens\b.*\bmax_tokens\b"),
 }
-"""The names of a parameter in errors. A limit has to stay, so the error must name the one to send instead."""
+"""The names of a parameter in errors. The limit must stay, so an error about it must name the field to send instead."""
 
 
 def refused(request: Request, error: ProviderError) -> frozenset[str]:
@@ -335,7 +335,7 @@ def refused(request: Request, error: ProviderError) -> frozenset[str]:
 
 
 def own_options(request: Request) -> Mapping[str, Any]:
-    """Return the fields of an application's own request that a model is sent: a limit goes under the name it takes."""
+    """Return the fields of an application's request that a model is sent; `added` renames a limit that it refuses."""
     options = {} if request.chat is None else request.chat.options
     if "max_tokens" not in request.without or "max_tokens" not in options:
         return options
@@ -366,7 +366,7 @@ def wire_body(request: Request, model: str) -> dict[str, Any]:
 
 
 def sendable(text: str) -> str:
-    """Return a text that can be sent as UTF-8: pairs of surrogates become their character, halves question marks."""
+    """Return a text that can be sent as UTF-8: surrogate pairs become their character, lone ones question marks."""
     if text.isascii():
         return text
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -1,8 +1,8 @@
-"""The only way to every provider: clock, retries and checks are the same for all.
+"""The only way to call a provider; the clock, retries and checks are the same for all providers.
 
 `Guard` wraps a provider. It gives each attempt the rest of the question's time, retries errors that can be retried,
 checks every payload (`reading`), leaves out the additions that a model refuses (`refused`, F24), and warns
-once of a model that answers under another name (F22). It is safe to share between threads and tasks.
+once about a model that answers under another name (F22). It is safe to share between threads and tasks.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a ser
 logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
 _MAX_WARNINGS = 1_000
-"""The most different warnings: a server with a new oddity in every answer must not fill the memory or the log."""
+"""The most distinct warnings: a server with a new oddity in every answer must not fill the memory or the log."""
 _REFUSED_S = 3_600.0
-"""How long an addition that a model refused is left out: a deployment with a fault must not cost them for ever."""
+"""How long a refused addition is left out: a passing fault of a deployment must not cost the addition for good."""
 _FAIR = 0.5
-"""A time-out of a try that had less than this share of its limit does not count against its server."""
+"""A time-out does not count against a server if the try had less than this share of its limit."""
 _OF_HISTORY = re.compile(r"reasoning|thinking|signature|encrypted|redacted", re.IGNORECASE)
-"""Words of errors about the thinking in a history."""
+"""Words in errors about the thinking in a history."""
 _MOST_UNREAD = 10_000
 _LATE_S = 1.0
-"""How much later than its limit a provider is cut off: its own error says more, and whether the call was billed."""
+"""How long after its limit a provider is cut off: its own error says more, including whether the call was billed."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class _Tries:
     began_s: float = field(default_factory=time.monotonic)
 
     def go_on(self, request: Request) -> None:
-        """Go on at another deployment, which has as much time as the one before."""
+        """Continue at another deployment, with as much time as the one before, but not beyond `ends_s`."""
         self.request, self.began_s = request, time.monotonic()
         self.deadline = Deadline(min(self.ends_s, self.began_s + self.limit_s))
 
@@ -91,7 +91,7 @@ class _Tries:
 
 
 class Pace(NamedTuple):
-    """How long a stream may take, in seconds: to its first piece, with all tries; for each further one; as a whole."""
+    """The limits of a stream in seconds: until its first piece, retries included; between pieces; and as a whole."""
 
     first_s: float
     idle_s: float
@@ -105,18 +105,18 @@ class Guard:
     Args:
         provider: the provider.
         per_call_s: wall clock of one call at one deployment, including its retries.
-        retry: when a failed call is made again; None: `RetryPolicy()`.
+        retry: when a failed call is retried; None: `RetryPolicy()`.
         sleep: waits some seconds; tests pass their own.
         secrets: keys that no error may repeat.
-        shared: whether callers retry themselves, as those of a server do (`Health`).
-        refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
-        pace: the limits of a stream; None: `per_call_s` in all.
-        deployments: by the name of a model that has several, the weight of each by its name.
+        shared: whether callers retry themselves, as a server's clients do (`Health`).
+        refuses: what cascade must not add to a model's requests (`fields.REFUSABLE`), by the model's name.
+        pace: the limits of a stream; None: `per_call_s` for each.
+        deployments: for each model that has several, their weights by their names.
 
     Attributes:
-        retried: by a model's name, how often a call was made again after a failure.
-        health: by a model, or deployment (`Request.site`), what its calls say of it since the first one that failed.
-        tried: the tries at deployments: by the model, the deployment, and "answered" or the class of the error.
+        retried: how often calls were retried after a failure, by the model's name.
+        health: the health of each model or deployment (`Request.site`), kept from its first failure on.
+        tried: counts of tries at deployments, by the model, the deployment, and "answered" or the class of the error.
     """
 
     provider: Provider
@@ -132,9 +132,9 @@ class Guard:
     tried: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     health: dict[str, Health] = field(default_factory=dict)
     _refused: dict[tuple[Any, ...], tuple[frozenset[str], float]] = field(default_factory=dict)
-    """By `_kind`, the additions that a site refuses, once a request without them was answered, and until when."""
+    """By `_kind`: the additions that a site refuses, known once a request without them succeeded, and until when."""
     _unread: dict[tuple[str, str | None], None] = field(default_factory=dict)
-    """The last conversations, by site, whose history it refused: it would refuse their later requests, too."""
+    """The latest conversations, with the site that refused their history: it would refuse later requests, too."""
     _warned: set[str] = field(default_factory=set)
 
     async def complete(self, request: Request, deadline: Deadline) -> Completion:
@@ -148,19 +148,19 @@ class Guard:
                 try:
                     async with asyncio.timeout(left_s + _LATE_S):
                         payload = await self.provider.complete(tries.request, left_s)
-                except Exception as error:  # noqa: BLE001 - a provider of one's own raises what it likes
+                except Exception as error:  # noqa: BLE001 - a user's own provider may raise anything
                     self._fail(tries.request, error)
                 chat = request.chat
-                if chat is not None and isinstance(payload, dict):  # in a stream its text was shown
+                if chat is not None and isinstance(payload, dict):  # not streamed: no text was shown yet
                     payload = with_tool_calls(payload, chat)
                 return self._checked(payload, request, started, tries)
             except ProviderError as error:
                 await self._wait(tries, error)
 
     def _fail(self, request: Request, error: Exception) -> NoReturn:
-        """Raise a ProviderError for what a provider raised: it is late, or failed by mistake and perhaps bills it.
+        """Raise the ProviderError for a provider's exception: a time-out or a bug, both of which may be billed.
 
-        Only the log has the text of a mistake, since a client may read the error.
+        Only the log has the text of a bug, since a client may read the error.
         """
         about: dict[str, Any] = {"model": request.model, "billed": "maybe"}
         if isinstance(error, CascadeError):
@@ -168,7 +168,7 @@ class Guard:
         if isinstance(error, TimeoutError):
             advice = "Raise timeouts.per_call_s, first_token_s or idle_s."
             raise ProviderTimeoutError(f"{request.model} was silent too long. {advice}", **about) from None
-        if (task := asyncio.current_task()) is not None and task.cancelling():  # it made an error of that
+        if (task := asyncio.current_task()) is not None and task.cancelling():  # it turned that into an error
             raise asyncio.CancelledError from None
         failed = f"{request.model} failed: {raised_by(self.provider, error)}"
         self._warn(request.model, f"{failed}: {quote(error, self.secrets)}")
@@ -189,8 +189,8 @@ class Guard:
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
         """Return how long to wait before the next try, or raise the error if there is none.
 
-        If the model refuses an addition, the next try is made at once without it; and at once at the next deployment,
-        if this one failed. That takes no token of the budget: it is another server, and each is a call's next one once.
+        If the model refuses an addition, the next try is made at once without it; if a deployment failed, at once at
+        the next one. That takes no token from the budget: it is another server, and a call moves to each at most once.
         """
         from cascade.resilience.health import RetryPolicy
 
@@ -219,7 +219,7 @@ class Guard:
         return delay
 
     def _goes_on(self, tries: _Tries, error: ProviderError, policy: RetryPolicy) -> bool:
-        """Go on at the next deployment that may be asked, if the error is about the server; return whether."""
+        """Move to the next deployment that may be asked, if the error is about the server; return whether it did."""
         over = Deadline(min(tries.ends_s, tries.caller_s)).over
         if over or len(tries.failed) > policy.max_retries or not error.another_may_answer:
             return False
@@ -241,7 +241,7 @@ class Guard:
     async def stream(self, request: Request, deadline: Deadline) -> AsyncGenerator[TextDelta | Completion, None]:
         """Yield text as it is written and end with the checked completion.
 
-        It is retried like `complete`, until its first text: text that was shown cannot be taken back.
+        Failures are retried as in `complete` until the first text: text that was shown cannot be taken back.
         """
         if not isinstance(self.provider, Streams):
             completion = await self.complete(request, deadline)
@@ -285,12 +285,12 @@ class Guard:
         await self.provider.close()
 
     def circuits(self, model: str) -> dict[str, Health | None]:
-        """Return the health of a model by the names of its deployments; the name is "" where it has none."""
+        """Return the health of a model by the names of its deployments, or under "" if it has none."""
         sites = [(name, f"{model} at {name}") for name in self.deployments.get(model, ())] or [("", model)]
         return {name: self.health.get(site) for name, site in sites}
 
     def _broke(self, tries: _Tries, error: ProviderError) -> Health:
-        """Count a failure, except a time-out after too little time from the caller; return the health of the site."""
+        """Count a failure, except a time-out of a try that had too little time; return the health of the site."""
         from cascade.resilience.health import Health
 
         request, health = tries.request, self.health.setdefault(_site(tries.request), Health(shared=self.shared))
@@ -310,7 +310,7 @@ class Guard:
         first, sites, now_s = request, list[Request](), time.monotonic()
         if self.deployments or self.health or self._unread or self.refuses or self._refused:  # else it may be asked
             first, sites = self._first(request)
-        waits_s = inf if request.caller is not None else deadline.at_s  # a call may go on without its caller
+        waits_s = inf if request.caller is not None else deadline.at_s  # a call may outlast its caller
         first_ends = Deadline(min(waits_s, now_s + limit_s))
         return _Tries(first, first_ends, limit_s, min(waits_s, now_s + whole_s), sites, deadline.at_s, began_s=now_s)
 
@@ -319,7 +319,7 @@ class Guard:
 
         Raises:
             ProviderUnavailableError: the circuit of the model, or of all its deployments, is open.
-            HistoryRefusedError: they refused the history of the same conversation before.
+            HistoryRefusedError: they refused this conversation's history before.
         """
         sites, waits = [request], list[float]()
         if weights := self.deployments.get(request.model):
@@ -337,9 +337,9 @@ class Guard:
         raise HistoryRefusedError(says, model=request.model, status=400)
 
     def _admitted(self, sites: list[Request], waits: list[float]) -> Request | None:
-        """Take a request from a list, with those before it: the first whose site may be asked; None if none may.
+        """Remove requests from a list up to the first whose site may be asked, and return that; None if there is none.
 
-        Additions that the site refuses are left out. The seconds for which circuits are open are added to `waits`.
+        Additions that the site refuses are left out. For each open circuit, the seconds until a probe go to `waits`.
         """
         while sites:
             request = sites.pop(0)
@@ -353,7 +353,7 @@ class Guard:
         return None
 
     def _left_out(self, request: Request) -> frozenset[str]:
-        """Return the additions that a site is not sent with a request of this kind."""
+        """Return the additions that a site is not sent in requests of this kind."""
         gone = self.refuses.get(request.model, frozenset())
         learned, until_s = self._refused.get(_kind(request), (gone, 0.0)) if self._refused else (gone, 0.0)
         return gone | learned if time.monotonic() < until_s else gone
@@ -399,14 +399,14 @@ class Guard:
 
 
 class Around(ABC):
-    """A guard, and what begins before each of its calls and ends after it: a span, a hold on a budget."""
+    """A guard with something that surrounds each of its calls, such as a span or a hold on a budget."""
 
     def __init__(self, guard: Guard | Around) -> None:
         self._guard = guard
 
     @abstractmethod
     def around(self, request: Request, deadline: Deadline) -> AbstractAsyncContextManager[list[Completion]]:
-        """Return the block that a call is made in, which adds its completion to the list."""
+        """Return the context in which a call is made; its completion is added to the list that the context yields."""
 
     def sent(self, request: Request) -> Request:
         """Return the request that the guard is given."""
@@ -429,7 +429,7 @@ class Around(ABC):
 
 
 def _kind(request: Request) -> tuple[Any, ...]:
-    """Return the requests that a refusal is about: a client's own field may be its cause, and others do without it."""
+    """Return the kind of request that a refusal holds for: a client's own field, absent elsewhere, may be its cause."""
     options = {} if request.chat is None else request.chat.options
     return request.site, frozenset(options), str(options.get("reasoning_effort"))[:20]
 
@@ -448,9 +448,9 @@ def _written(completion: Completion) -> str:
 
 
 def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:
-    """Return the error of a broken stream: an interruption if it broke after its first text."""
+    """Return the error of a stream that failed after its first text: an interruption, unless it was a refusal."""
     broke = isinstance(error, StreamInterruptedError | BadResponseError | ProviderTimeoutError) or error.retryable
-    broke = broke and not getattr(error, "partial", "")  # else the assembler says so itself
+    broke = broke and not getattr(error, "partial", "")  # else it is the assembler's own
     site, error = error.deployment, assembler.interrupted(str(error)) if broke else error
     error.deployment = site
     error.maybe_billed = sum(failure.billed != "no" for failure in (*failed, error))

@@ -1,18 +1,18 @@
-"""Histories: what a model accepts of a conversation that others wrote, and the marks that say who wrote what.
+"""Histories: what a model accepts of a conversation that others wrote, and the marks that show who wrote what.
 
-A vendor refuses a request whose history has parts that its own models did not write: ids of tool calls in another form,
-thinking that another vendor signed, reasoning items. So ids are rewritten, the same for a call and its result, and
-thinking goes back to its writer alone; texts, tool calls and results are not changed. An image in a result follows it
-where results are text alone.
+A vendor refuses a request whose history has parts that its own models did not write: tool-call ids in another form,
+thinking that another vendor signed, reasoning items. So ids are rewritten, in the same way for a call and its result,
+and thinking goes back only to its writer; texts, tool calls and results are not changed. Where a result can only be
+text, an image in it moves to the next message.
 
-A signature does not show who signed it, and nothing is kept between requests. So a message that a server hands out
-carries a mark of its writer where clients keep it: before signatures and the ids of calls, or in a field of its own. It
-is taken off before a model is asked. A message without a mark came from elsewhere, and its form decides.
+A signature does not show who made it, and nothing is kept between requests. So a message that a server hands out
+carries its writer's mark where clients preserve it: before signatures and call ids, or in a field of its own. The mark
+is removed before a model is asked. A message without a mark came from elsewhere, and its form decides.
 
 Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes letters, digits, "_" and "-", and checks
-the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and text alone in a tool's result, and
-refuses unknown fields; DeepSeek's refuses a turn with tool calls that has no field `reasoning_content`, and takes an
-empty one; Gemini's refuses calls without its signature, and takes a text in its place
+the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and only text in a tool's result, and
+refuses unknown fields; DeepSeek's refuses a turn with tool calls that has no field `reasoning_content`, but takes an
+empty one; Gemini's refuses calls without its signature, but takes a fixed text in its place
 (ai.google.dev/gemini-api/docs/thought-signatures).
 """
 
@@ -31,9 +31,9 @@ from cascade.text import decoded
 
 
 class _Vendor(NamedTuple):
-    """The names of a vendor's models, the ids of calls that it accepts, its own thinking, and a field it insists on.
+    """The names of a vendor's models, the call ids that it accepts, its own thinking, and a field that it requires.
 
-    `signs` are the fields of the first tool call of a turn that has no signature.
+    `signs` are the fields added to the first tool call of a turn without a signature.
     """
 
     models: re.Pattern[str]
@@ -45,9 +45,9 @@ class _Vendor(NamedTuple):
 
 _THINKING = frozenset({"thinking_blocks", "reasoning_content", "reasoning", "reasoning_details", "reasoning_items"})
 _PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
-"""Fields of a message, and types of parts, with a model's thinking."""
+"""The fields of a message, and the types of parts, that hold a model's thinking."""
 _SIGNED = frozenset({"thinking_blocks", "reasoning_details", "reasoning_items"})
-"""The fields that one vendor alone has: what else there is of thinking is of the same vendor."""
+"""The fields that only one vendor has: other thinking in the same message is from that vendor, too."""
 _VENDORS = {
     "mistral": _Vendor(
         re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|pixtral"),
@@ -73,14 +73,14 @@ _VENDORS = {
     ),
 }
 _CALL_SEALS = frozenset({"extra_content", "provider_specific_fields"})
-"""The fields of a tool call with its signature, in Gemini's form for OpenAI's clients and in litellm's."""
+"""The fields of a tool call that hold its signature: in Gemini's form for OpenAI's clients, and in litellm's."""
 _MARK = re.compile(r"by-[0-9a-f]{6}-")
 _MARK_CHARS = 10
 _WRITTEN_BY, _ASIDE = "written_by", "provider_specific_fields"
 _OF_ITS_FORM = "by-000000-"
-"""The mark of thinking that came from elsewhere in the form of one vendor's API, and so is of that vendor."""
+"""The mark of thinking that a client sent in the form of one vendor's API, and that so belongs to that vendor."""
 _SEALS = ("signature", "data", "encrypted_content")
-"""The fields of a block of thinking that its writer alone can make."""
+"""The fields of a thinking block that only its writer can make."""
 
 
 @lru_cache(maxsize=1_024)
@@ -95,9 +95,9 @@ def vendor_of(model: str) -> str | None:
 
 @lru_cache(maxsize=1_024)
 def mark_of(model: str) -> str:
-    """Return the mark of what a model writes, the same for those that can read each other's thinking.
+    """Return the mark of a model's messages, the same for models that can read each other's thinking.
 
-    These are the models of a vendor at one host; a model of an unknown vendor reads its own alone.
+    These are the models of a vendor at one host; a model of an unknown vendor reads only its own.
 
     >>> mark_of("gpt-5") == mark_of("openai/gpt-5-mini"), mark_of("gpt-5") == mark_of("azure/gpt-5")
     (True, False)
@@ -114,7 +114,7 @@ def thinking_of(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def signed(message: Mapping[str, Any], model: str) -> Mapping[str, Any]:
-    """Return a message that a model wrote with its mark, if it holds thinking.
+    """Return a message that a model wrote, with the model's mark if it holds thinking.
 
     >>> signed({"content": "Hi"}, "m"), signed({"content": "Hi", "reasoning": "Hm"}, "m")["written_by"] == mark_of("m")
     ({'content': 'Hi'}, True)
@@ -132,14 +132,14 @@ def signed(message: Mapping[str, Any], model: str) -> Mapping[str, Any]:
 
 
 def packed(message: Mapping[str, Any], model: str) -> str | None:
-    """Return a message's thinking as one text, for a form that has a place for a signature alone; None without any."""
+    """Return a message's thinking as one text, for a format with room for only a signature; None if there is none."""
     thinking = thinking_of(message)
     text = json.dumps(thinking, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     return mark_of(model) + urlsafe_b64encode(text).decode() if thinking else None
 
 
 def unpacked(text: object) -> dict[str, Any] | None:
-    """Return the fields of a message for its packed thinking; none if it was changed; None for another's signature.
+    """Return the message fields of packed thinking: {} if the text was changed, None for a foreign signature.
 
     >>> unpacked(packed({"reasoning": "Hm"}, "m")) == {"reasoning": "Hm", "written_by": mark_of("m")}, unpacked("EqQB")
     (True, None)
@@ -153,7 +153,7 @@ def unpacked(text: object) -> dict[str, Any] | None:
 
 
 def packed_json(text: object) -> bytes | None:
-    """Return what a text with a mark holds, JSON if cascade has written it; None of any other text."""
+    """Return the content of a text with a mark, which is JSON if cascade wrote it; None for any other text."""
     if not isinstance(text, str) or _MARK.match(text) is None:
         return None
     try:
@@ -163,7 +163,7 @@ def packed_json(text: object) -> bytes | None:
 
 
 def taken_back(turn: Mapping[str, Any], block: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a turn with a block of thinking that a client hands back: what it holds, or else itself in a field."""
+    """Return a turn with a thinking block that a client sent back: unpacked, or else added to the field `name`."""
     fields = unpacked(next((block[seal] for seal in _SEALS if block.get(seal)), None))
     own = {name: [*turn.get(name, []), dict(block)], _WRITTEN_BY: _OF_ITS_FORM}
     return {**turn, **(own if fields is None else fields)}
@@ -172,7 +172,7 @@ def taken_back(turn: Mapping[str, Any], block: Mapping[str, Any], name: str) -> 
 def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
     """Return the messages of a conversation in a form that a model accepts; acceptable messages are unchanged.
 
-    Thinking goes to its writer, as that wrote it. Without a mark, thinking in the vendor's own form is kept.
+    Thinking goes only to its writer, as it was written. Without a mark, thinking in the vendor's own form is kept.
 
     >>> said = {"role": "assistant", "content": "Hi", "thinking_blocks": [{"type": "thinking", "signature": "x"}]}
     >>> accepted([said], "gpt-4o"), accepted([said], "claude-sonnet-4-5") == [said]
@@ -184,11 +184,11 @@ def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[
 
 
 _BUDGET = re.compile(r"claude-3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:[-@]20\d{6}|$)")
-"""Models of Anthropic's that think up to a budget, and begin each turn with tool calls by thinking."""
+"""Anthropic's models that think up to a budget, and must begin each turn with tool calls by thinking."""
 
 
 def cannot_think(messages: Sequence[Mapping[str, Any]], model: str) -> bool:
-    """Whether a model would refuse to think, since another one, or one that did not think, began the present turn.
+    """Return whether a model would refuse to think, since another model, or no thinking, began the current turn.
 
     >>> calls = {"role": "assistant", "tool_calls": [{"id": "c"}]}
     >>> cannot_think([calls], "claude-sonnet-4-5"), cannot_think([calls], "claude-opus-5")
@@ -208,14 +208,14 @@ def without_thinking(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str,
 
 
 _BLANKS = re.compile(r"(?:\\[nrt]| )+")
-"""White space in JSON in ASCII: blanks, and what is written as an escape."""
+"""White space in ASCII JSON: spaces, and the escapes of line breaks and tabs."""
 
 
 def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a digest that later turns of a conversation share: up to its first thinking; None without any.
+    """Return a digest of a conversation up to its first thinking, which its later turns share; None without thinking.
 
-    Some clients change white space in what they send back; that makes no other conversation.
-    Others whose conversation begins with the same words have another, or none.
+    Some clients change white space in what they send back, so the digest ignores it. A different conversation
+    that begins with the same words has other thinking, and so another digest, or none.
     """
     end = next((at for at, message in enumerate(messages, 1) if _thinks(message)), None)
     if end is None:
@@ -228,7 +228,7 @@ def _thinks(message: Mapping[str, Any]) -> bool:
 
 
 def _images_after(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield messages with the images and files of tools' results in a message of the user's after them."""
+    """Yield messages, with images and files of tool results moved to a user message after them."""
     images: list[Any] = []
     for message in messages:
         content, result = message.get("content"), message.get("role") == "tool"
@@ -278,7 +278,7 @@ def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> 
 
 
 def _sealed(calls: Sequence[Any], vendor: _Vendor | None, *, own: bool) -> Sequence[Any]:
-    """Return tool calls with signatures for the vendor that signs them, and without for any other."""
+    """Return tool calls with the signatures that the vendor requires, and without those of other vendors."""
     signs = None if vendor is None else vendor.signs
     if not own or (vendor is not None and signs is None):
         calls = [
@@ -293,7 +293,7 @@ def _sealed(calls: Sequence[Any], vendor: _Vendor | None, *, own: bool) -> Seque
 
 
 def _sent(message: Mapping[str, Any], vendor: _Vendor | None, *, own: bool) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the fields and types of parts with thinking that a model is sent: its own, or of its vendor's form."""
+    """Return the thinking that a model is sent, as fields and types of parts: its own, or in its vendor's form."""
     if own or vendor is None:
         return _THINKING, _PARTS
     foreign = any(message.get(name) for name in _SIGNED - vendor.own)
@@ -309,7 +309,7 @@ def _places(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _resealed(value: Any, change: Any) -> Any:
-    """Return blocks of thinking with other seals; anything else as it is."""
+    """Return thinking blocks with changed seals, and any other value as it is."""
     if not isinstance(value, list | tuple):
         return value
     return [
@@ -326,7 +326,7 @@ def _bare(text: str) -> str:
 
 
 def _form(vendor: _Vendor | None) -> Any:
-    """Return how an id is written for a vendor: without a mark, and anew if the vendor would refuse it."""
+    """Return a function that writes ids for a vendor: without marks, and replaced if the vendor would refuse them."""
 
     def formed(id_text: str) -> str:
         bare = _bare(id_text)
@@ -344,5 +344,5 @@ def _with_id(holder: Any, name: str, change: Any) -> Any:
 
 
 def _new(id_text: str) -> str:
-    """Return an id that every vendor accepts, the same for the same id."""
+    """Return an id that every vendor accepts; equal ids give equal results."""
     return sha256(id_text.encode("utf-8", "replace")).hexdigest()[:9]
