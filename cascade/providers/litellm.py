@@ -1,8 +1,8 @@
 """LiteLLM: over a hundred providers behind one call, with workarounds for its known faults.
 
-It is imported at the first call; its environment is set before, so that it neither fetches prices nor reads a `.env` of
-the working folder (F71); its own retries are off (F08); its time-outs are not relied on (F07); its exceptions contain
-the key and are never chained (F04).
+It is imported at the first call; its environment is set before, so that it neither fetches prices nor reads a `.env` in
+the working directory (F71); its own retries are off (F08); its time-outs are not relied on (F07); its exceptions
+contain the key and are never chained (F04).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from cascade.types import Request
 _BEFORE_IMPORT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list at import and swaps it in mid-run
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else it fetches a list of headers at a call, for up to 5 s
-    "LITELLM_MODE": "PRODUCTION",  # else it loads .env from the working folder, which can redirect every call
+    "LITELLM_MODE": "PRODUCTION",  # else it loads .env from the working directory, which can redirect every call
     "HF_HUB_OFFLINE": "1",  # else counting tokens of some models goes to a model hub
 }
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
@@ -111,7 +111,7 @@ def _load() -> Any:
 
 
 def _without_mcp() -> None:
-    """Stand in for a module that needs the package mcp: 1.106 imports it for each call of OpenAI's responses."""
+    """Replace a module that needs the package mcp; 1.106 imports it for each call to OpenAI's Responses API."""
     name = "litellm.responses.mcp.litellm_proxy_mcp_handler"
     handler = type("LiteLLM_Proxy_MCP_Handler", (), {"should_use_litellm_mcp_gateway": staticmethod(_not_wanted)})
     module = ModuleType(name)
@@ -124,7 +124,7 @@ def _not_wanted(tools: object) -> bool:  # noqa: ARG001 - litellm names its argu
 
 
 async def _loaded() -> Any:
-    """Return litellm, imported in a thread where that is still to do, since it takes seconds."""
+    """Return litellm; the first import runs in a thread, since it takes seconds."""
     return load_litellm() if _load.cache_info().currsize else await portal.in_thread(load_litellm)
 
 
@@ -141,7 +141,7 @@ class LiteLLM:
     _known: dict[str, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def knows(self, model: str) -> frozenset[str]:
-        """Return the optional fields that litellm passes on to a model; to a server of one's own only the user."""
+        """Return the optional fields that litellm passes on to a model; for a user's own server, only `user`."""
         if model not in self._known:
             endpoint = self._endpoint(model)
             if endpoint is not None and endpoint.base_url is not None and not endpoint.is_openai:
@@ -153,7 +153,7 @@ class LiteLLM:
         return self._known[model]
 
     def lacks(self, model: str, fields: Iterable[str]) -> list[str]:
-        """Return the fields that litellm's own list lacks for a model that it knows; none for a server of one's own."""
+        """Return the fields that litellm's list lacks for a model that it knows; none for a user's own server."""
         endpoint, litellm = self._endpoint(model), load_litellm()
         if endpoint is not None and endpoint.base_url is not None:
             return []
@@ -167,11 +167,11 @@ class LiteLLM:
         return self.endpoints.get(model) or self.endpoints.get("")
 
     def load(self) -> None:
-        """Import litellm, which takes seconds, and what it imports with its first call; none is made."""
+        """Import litellm, which takes seconds, and what it imports at its first call, without making a real one."""
         load_litellm().completion("openai/-", [{"role": "user", "content": "-"}], mock_response="-")
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request. The wait ends on time even if litellm's does not; the call is then cancelled."""
+        """Answer a request. The wait ends in time even if litellm does not; the call is then cancelled."""
         litellm, dialect = await _loaded(), getattr(self._endpoint(request.site), "dialect", None)
         if dialect is None:
             call = self._whole(litellm, self._arguments(request, timeout_s))
@@ -181,7 +181,7 @@ class LiteLLM:
             return await portal.on_loop(call, timeout_s)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
-        """Yield chunks, all of them on time."""
+        """Yield the chunks of a stream, all of them within `timeout_s`."""
         if getattr(self._endpoint(request.site), "dialect", None) is not None:
             yield await self.complete(request, timeout_s)
             return
@@ -231,8 +231,8 @@ class LiteLLM:
             _refuse_fetching(name, request.chat)
         arguments = wire_body(request, name) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
         for message in arguments["messages"]:
-            message.pop("provider_specific_fields", None)  # litellm puts some into the request as they are
-        if request.sends:  # else litellm refuses what its list does not have of a newer model
+            message.pop("provider_specific_fields", None)  # litellm copies some of these into the request
+        if request.sends:  # else litellm refuses fields that its list lacks for a newer model
             supported = _supported(name) or ()
             arguments["allowed_openai_params"] = [
                 field for field in request.sends if field in _LISTED.difference(supported)
@@ -243,7 +243,7 @@ class LiteLLM:
         return arguments | self._reached(request)
 
     def _name(self, request: Request) -> str:
-        """Return litellm's name of the model where it is asked."""
+        """Return litellm's name for the model at its endpoint."""
         return getattr(self._endpoint(request.site), "model", None) or request.wire_model
 
     def _reached(self, request: Request) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class LiteLLM:
 
     @contextmanager
     def _mapping_errors(self, request: Request) -> Iterator[None]:
-        """Map by status, text and class name: litellm's classes differ between releases, these hardly do."""
+        """Map errors by status, text and class name: these hardly change between litellm's releases, its classes do."""
         try:
             yield
         except CascadeError:
@@ -272,7 +272,7 @@ class LiteLLM:
 
 
 def _more(name: str) -> frozenset[str]:
-    """Return the fields that litellm passes on to a model as they are."""
+    """Return the further fields that litellm passes on to a model unchanged."""
     if vendor_of(name) == "anthropic":
         return frozenset({"thinking", "output_config"})
     return frozenset({"include"} if "/responses/" in name else ())
@@ -287,13 +287,13 @@ _NO_COMPLETION = re.compile(
 )
 
 
-_NO_COMPLETION_OF_OLLAMA = re.compile("Invalid response object from API")  # litellm calls it a 400
+_NO_COMPLETION_OF_OLLAMA = re.compile("Invalid response object from API")  # litellm gives it status 400
 _NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing.{0,40}api[_ ]key", re.IGNORECASE)
 
 
 @functools.cache
 def _controls() -> frozenset[str]:
-    """Return the arguments that litellm reads itself, instead of passing them on."""
+    """Return the arguments that litellm uses itself instead of passing them on."""
     load_litellm()
     from litellm.types.utils import all_litellm_params
 
@@ -301,22 +301,22 @@ def _controls() -> frozenset[str]:
 
 
 def _refuse_controls(chat: ChatRequest) -> None:
-    """Raise RefusedFieldError for a field that the operator has opened but that would steer litellm itself."""
+    """Raise RefusedFieldError for a field that the operator has opened but that would control litellm itself."""
     if steering := tuple(name for name in chat.options if name not in STANDARD and name in _controls()):
         problem = f"litellm would read these fields itself: {', '.join(steering)}. Use provider: openai_http for them."
         raise RefusedFieldError(problem, fields=steering)
 
 
 _PASSED_ON = frozenset({"openai", "azure", "openrouter"})
-"""Providers of litellm, besides the OpenAI-compatible ones, to which it passes the URLs of images on as they are."""
+"""litellm's providers, besides the OpenAI-compatible ones, to which it passes on image URLs unchanged."""
 _REMOTE = re.compile(r"(?!data:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _MOST_EXPANDED = 1_000_000
-"""The most bytes of a request whose `$ref`s litellm writes out for some vendors: each may double the ones before."""
-_MOST_DEEP = 300  # levels of its schemas then; Python writes JSON of fewer than 1,000
+"""The most bytes of a request once its `$ref`s are expanded, as litellm does for some vendors: each may double it."""
+_MOST_DEEP = 300  # levels of its expanded schemas; Python writes JSON of fewer than 1,000
 
 
 def _refuse_fetching(model: str, chat: ChatRequest) -> None:
-    """Raise UsageError if litellm would fetch an address in a message itself, or would write out too many `$ref`s."""
+    """Raise UsageError if litellm would fetch an address in a message itself, or would expand too many `$ref`s."""
     count, levels = written_out(chat)
     if count > _MOST_EXPANDED or levels > _MOST_DEEP:
         raise UsageError("The schemas of the request are too large or too deep once their $refs are written out.")
@@ -343,32 +343,32 @@ def _has_address(value: object) -> bool:
 
 
 _SCHEME = 64
-"""The characters of a value in which a URL's scheme is looked for."""
+"""How many leading characters of a value are searched for a URL's scheme."""
 
 
 def _supported(model: str) -> list[str] | None:
-    """Return the fields in litellm's list of a model, which it looks up without its own prefix of OpenAI's."""
+    """Return the fields that litellm lists for a model, which it looks up without its prefix `openai/`."""
     bare = model.removeprefix("openai/")
     supported: list[str] | None = load_litellm().get_supported_openai_params(bare, None if bare == model else "openai")
     return supported
 
 
 def provider_of(model: str) -> str:
-    """Return litellm's provider of a model; empty if it knows none: a call then fails, with litellm's own message."""
+    """Return litellm's provider of a model; "" if it knows none, and a call then fails with litellm's own message."""
     with suppress(Exception):  # any error of litellm's
         return str(load_litellm().get_llm_provider(model)[1])
     return ""
 
 
 def missing_keys(model: str) -> list[str]:
-    """Return the environment variables that litellm would need for a model and that are not set, or empty."""
+    """Return the environment variables that litellm needs for a model and that are unset or empty."""
     missing = load_litellm().validate_environment(model).get("missing_keys")
-    own = f"{provider_of(model).upper()}_API_KEY"  # litellm takes an empty one for a key
+    own = f"{provider_of(model).upper()}_API_KEY"  # litellm accepts an empty one as a key
     return missing or ([own] if os.environ.get(own) == "" else [])
 
 
 def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> ProviderError:
-    """Return cascade's error for one of litellm's, which is not chained since it contains the request's key."""
+    """Return cascade's error for one of litellm's, which must not be chained, since it contains the request's key."""
     name, text = type(error).__name__, str(error)
     status = getattr(error, "status_code", None)
     if isinstance(error, TimeoutError) or ("Timeout" in name and status != 504):
@@ -413,7 +413,7 @@ _NO_JSON = re.compile(r"\S*JSONDecodeError|builtins\.UnicodeDecodeError")
 
 
 def _caused_by(error: BaseException, kinds: re.Pattern[str]) -> bool:
-    """Whether an error, or one of its causes, is of such a class."""
+    """Return whether the class of an error, or of one of its causes, matches."""
     return any(kinds.fullmatch(f"{type(cause).__module__}.{type(cause).__name__}") for cause in causes_of(error))
 
 
@@ -424,7 +424,7 @@ def _plain(response: Any) -> Payload:
 
 
 def _whole(payload: Payload) -> Payload:
-    """Return a reply with what litellm puts aside: an end that it calls "stop", a choice's error (F27), a refusal."""
+    """Restore what litellm hides in a reply: a finish reason renamed "stop", a choice's error (F27), a refusal."""
     return {**payload, "choices": [_with_its_end(choice) for choice in payload.get("choices") or ()]}
 
 
@@ -451,9 +451,9 @@ def _streamed(chunk: Any) -> Payload:
 
 
 async def _noting_ends(chunks: AsyncIterable[Any], ends: list[str], refusals: list[str]) -> AsyncGenerator[Any, None]:
-    """Pass on the provider's own chunks up to the text after their end, and note the bad ends and refusals among them.
+    """Pass on the provider's own chunks, except text after the end, and record bad finish reasons and refusals.
 
-    litellm calls each bad end "stop", leaves out refusals, and goes on after an end.
+    litellm renames each bad finish reason "stop", leaves out refusals, and goes on after the end.
     """
     ended = False
     async for chunk in chunks:
@@ -475,10 +475,10 @@ async def _noting_ends(chunks: AsyncIterable[Any], ends: list[str], refusals: li
 def _ending(request: Request, wrapper: Any, ends: list[str], refusal: str) -> Payload:
     """Return a last chunk with the refusal, the finish reason and the usage that the provider sent.
 
-    A bad end among the provider's own, `ends`, counts before it.
+    The first of `ends`, the provider's own bad finish reasons, takes precedence.
     """
     reasons = (getattr(wrapper, f"{when}_finish_reason", None) for when in ("received", "intermittent"))
-    finish = next(filter(None, (*ends, *reasons)), None)  # the other if the last text came with it, as from Gemini
+    finish = next(filter(None, (*ends, *reasons)), None)  # the second if it came with the last text, as from Gemini
     if finish is None:
         raise StreamInterruptedError(
             f"the stream of {request.model} ended without a finish reason.", model=request.model

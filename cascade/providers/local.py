@@ -1,8 +1,8 @@
 """Real models in this process, through xllamacpp: no key, no server to start, no network.
 
-A model is a name of `weights.registry` or the path of a GGUF file. Loading takes seconds and memory about its file's
-size and a half; it happens once, at the first call. One model answers one question at a time (more would share its
-speed), so concurrent calls queue.
+A model is a name in `weights.registry` or the path of a GGUF file. It is loaded once, at the first call, which takes
+seconds, and memory of about one and a half times the file's size. A model answers one question at a time (several would
+share its speed), so concurrent calls queue.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def load_xllamacpp() -> Any:
 
 
 def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, threads: int = 0) -> Any:
-    """Load a model. The result answers `handle_chat_completions` and listens, OpenAI-compatible, on loopback.
+    """Load a model; the result has `handle_chat_completions`, and an OpenAI-compatible API on loopback.
 
     Args:
         model: a registry name or the path of a GGUF file.
@@ -64,7 +64,7 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, th
         threads: CPU threads, 0 for the number of usable cores, at most 8.
 
     Raises:
-        ModelFileError: no such file, or not a model.
+        ModelFileError: the file does not exist, or is not a model.
     """
     path = weights.find(model)
     xllamacpp = load_xllamacpp()
@@ -81,7 +81,7 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, th
     params.cpuparams_batch.n_threads = count
     try:
         server = xllamacpp.Server(params)
-        # A server that is dropped before it listens never ends; one answered call proves that it listens.
+        # A server that is deleted before it listens never ends; an answered call proves that it listens.
         server.handle_chat_completions({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})
         return server
     except RuntimeError as error:
@@ -110,7 +110,7 @@ class Local:
         self._models, self._lock = {}, threading.Lock()
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request. A call that cannot begin in time is not begun; a running one ends at `max_tokens`."""
+        """Answer a request. A call that cannot begin in time never begins; a running one ends at `max_tokens`."""
         payload = await in_thread(lambda: self._model(request).ask(_body(request), request, timeout_s))
         return payload if request.chat is None else with_tool_calls(payload, request.chat)
 
@@ -172,7 +172,7 @@ class _Model:
             raise ProviderTimeoutError(
                 f"{request.model} was busy for {timeout_s:.1f} s.", model=request.model, billed="no"
             )
-        # The engine finds special tokens in any text, also inside a message: only the chat template may make them.
+        # The engine reads special tokens in any text, even inside a message; only the chat template may write them.
         data = in_depth(body["messages"], lambda value: broken_up(value) if isinstance(value, str) else value)
         body = body | {"messages": data}
         try:

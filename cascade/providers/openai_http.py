@@ -1,8 +1,8 @@
 """Plain HTTP to any OpenAI-compatible server, so that `cascade` works without litellm.
 
 All calls of a process run on one event loop in the background (`resilience.portal`), so the deadline covers the
-whole exchange, even with a server that sends a byte at a time (F07). Redirects are not followed with the key (F11). A
-reply is read up to a limit, and only if it is not compressed: no bomb fills the memory (F29).
+whole exchange, even with a server that sends a byte at a time (F07). Redirects are not followed, for the key's sake
+(F11). A reply is read up to a limit, and only if uncompressed, so that no decompression bomb fills the memory (F29).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST_BYTES = 16 * 2**20
 _PLAIN_BYTES = 2 * 2**20
 _TOKEN_BYTES = 64
 _ALTERNATIVE_BYTES = 256
-"""JSON of one token with its log-prob: field names, and the text twice (as bytes, too). 100–200 are usual."""
+"""JSON bytes of a token with its log-prob: field names, and the text twice (also as bytes). 100–200 are usual."""
 _EVENT_BYTES = 1_024
 _SLICE_BYTES = 8 * 2**10
 """How much of a body is read before other calls proceed. 4,000 empty lines of a stream take 2 ms; in slices of 64 KiB,
@@ -80,7 +80,7 @@ class Exchange(aiohttp.Payload):
 
     @property
     def own_headers(self) -> dict[str, str]:
-        """The headers that only this call has, with the key."""
+        """The headers that only this call has, including the key."""
         headers = {} if self._traceparent is None else {"traceparent": self._traceparent}
         return {**headers, "Authorization": f"Bearer {key}"} if (key := self.endpoint.api_key) else headers
 
@@ -97,11 +97,11 @@ class Exchange(aiohttp.Payload):
 
     def left(self) -> bool:
         """Send nothing from now on; return whether something may have been sent. Another thread may call it."""
-        self._left = True  # before the other is read, as `write` writes before it reads: one of the two sees the other
+        self._left = True  # set before `_sending` is read; `write` does the reverse, so at least one sees the other
         return self._sending
 
     async def reply(self, response: aiohttp.ClientResponse) -> Payload:
-        """Return a reply in one piece. Raises ProviderError: what the response means."""
+        """Return a reply in one piece. Raises the ProviderError that the response stands for."""
         self._refuse_coding(response)
         text, limit = bytearray(), most_bytes(self.request)
         with _MappingErrors(self):
@@ -115,7 +115,7 @@ class Exchange(aiohttp.Payload):
         return self._whole(response, bytes(text))
 
     async def chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Payload], None]:
-        """Yield the chunks of a stream, slice by slice of its body; a whole reply is one chunk. Raises as `reply`."""
+        """Yield a stream's chunks, in a list per slice of its body; a whole reply is one chunk. Raises as `reply`."""
         # A server that ignores `stream: true` sends its reply in one piece, with another content type.
         if not self._stream or response.status != 200 or _is_json(response):
             yield [await self.reply(response)]
@@ -166,7 +166,7 @@ class Exchange(aiohttp.Payload):
             if self._done or not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
                 continue
             data = line.removeprefix(b"data:").strip()
-            self._done = data == b"[DONE]"  # what follows is no part of the reply
+            self._done = data == b"[DONE]"  # what follows is not part of the reply
             if not self._done and isinstance(chunk := self._parsed(data), Mapping):
                 chunks.append(chunk)
         return chunks
@@ -198,13 +198,13 @@ _TOO_LONG = "the reply, or a line of it, is longer than the request allows"
 
 
 def _is_json(response: aiohttp.ClientResponse) -> bool:
-    """Whether the content type is that of one JSON value."""
+    """Return whether the content type is that of a single JSON value."""
     kind = response.content_type.lower()
     return "json" in kind and "ndjson" not in kind and "jsonl" not in kind
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read how long a server asks to wait: the first valid one of `retry-after-ms` and `retry-after` (F02).
+    """Return how long a server asks to wait, in seconds, by `retry-after-ms` or else `retry-after` (F02).
 
     >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "abc", "retry-after": "2"})
     (2.0, 2.0)
@@ -246,7 +246,7 @@ def _message(text: str) -> str:
 
 
 def most_bytes(request: Request) -> int:
-    """Return the most bytes that a reply may have: 2 MiB plus room for its tokens and log-probs.
+    """Return the most bytes that a reply may have: 2 MiB plus room for its tokens and log-probs, up to `MOST_BYTES`.
 
     A reply is parsed in one piece, which takes 0.1 to 0.3 s for 2 MiB of the slowest JSON, so its length is limited
     beforehand.
@@ -270,7 +270,7 @@ class OpenAIHTTP:
 
     def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
         self.endpoints = endpoints
-        _security(ssl.get_default_verify_paths())  # takes 20 ms, once, which no call waits for
+        _security(ssl.get_default_verify_paths())  # takes 20 ms, once, and so delays no call
         self._connect()
         after_fork(self._in_child)
 
@@ -286,7 +286,7 @@ class OpenAIHTTP:
         self._connect()
 
     def knows(self, model: str) -> frozenset[str]:
-        """Return the optional fields that a model's server reads: OpenAI's own, or only the name of the user."""
+        """Return the optional fields that a model's server reads: all of OpenAI's own, or else only `user`."""
         endpoint = self.endpoints.get(model) or self.endpoints.get("") or Endpoint()
         return OPENAI_OWN if endpoint.is_openai else frozenset({"user"})
 
@@ -345,12 +345,12 @@ class _Connections:
 
     async def reply(self, exchange: Exchange) -> Payload:
         """Send a request and return its reply."""
-        with _MappingErrors(exchange):  # in these frames, too: aiohttp's errors would keep what was read
+        with _MappingErrors(exchange):  # here, too: aiohttp's errors would keep these frames
             async with self._sent(exchange) as response:
                 return await exchange.reply(response)
 
     async def chunks(self, exchange: Exchange) -> AsyncGenerator[list[Payload], None]:
-        """Send a request and yield the chunks of its reply, those of each piece of the body together."""
+        """Send a request and yield the chunks of its reply, in one list per piece of the body."""
         with _MappingErrors(exchange):
             async with self._sent(exchange) as response, aclosing(exchange.chunks(response)) as parts:
                 async for chunks in parts:
@@ -364,7 +364,7 @@ class _Connections:
         return self._opened().post(exchange.url, data=exchange, headers=exchange.own_headers, allow_redirects=False)
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Return the pool of connections, which a task holds until it is cancelled."""
+        """Return the pool of connections, which a task keeps open until it is cancelled."""
         if self._session is None or self._session.closed:
             self._session = _session()
             self._tasks.add(asyncio.create_task(_kept_open(self._session)))
@@ -389,7 +389,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 async def post(url: str, data: bytes, limit_s: float) -> str | None:
-    """Post JSON to an address of the operator's; return why it was not taken, without the address, or None.
+    """Post JSON to an address of the operator's; return None, or the reason for a failure, without the address.
 
     The reply is not read, and no redirect is followed.
     """
@@ -407,7 +407,7 @@ async def post(url: str, data: bytes, limit_s: float) -> str | None:
 
 
 async def _kept_open(session: aiohttp.ClientSession) -> None:
-    """Close a pool when this task is cancelled: by `close`, or by the end of the loop."""
+    """Keep a pool open until this task is cancelled, by `close` or at the end of the loop."""
     async with session:
         await asyncio.get_running_loop().create_future()
 

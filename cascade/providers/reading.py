@@ -27,7 +27,7 @@ from cascade.types import Completion, Iteration, Request, Token, Usage
 MAX_TEXT_CHARS = 1_000_000
 """Longer answers are cut: no current model writes them, so they are a fault or an attack (F29)."""
 MAX_TOKEN_COUNT = 10**9
-"""A larger count is not a count (F21)."""
+"""A larger number is not a token count (F21)."""
 MOST_ADDED_TOKENS = 10_000
 """The most tokens that a server may add to a prompt: its own instructions, a template."""
 MOST_PART_TOKENS = 100_000
@@ -110,7 +110,7 @@ def _details(usage: Any) -> dict[str, dict[str, int]]:
 
 
 def raise_error_inside(payload: Any, request: Request, secrets: tuple[str, ...] = ()) -> None:
-    """Refuse an error object that came with status 200, by its code (F19)."""
+    """Raise the error for an error object that came with status 200, according to its code (F19)."""
     if not isinstance(payload, dict):
         raise BadResponseError(f"{request.model} sent {type(payload).__name__}, not an object.", model=request.model)
     error = payload.get("error")
@@ -186,7 +186,7 @@ def ending(finish: object, request: Request, usage: Usage) -> str:
 
 def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
     """Refuse an answer that a filter withheld or that is empty (F16)."""
-    plain = message.get("refusal") is None and isinstance(message.get("content"), str)  # as most are
+    plain = message.get("refusal") is None and isinstance(message.get("content"), str)  # as in most replies
     if finish == "content_filter" or (not plain and refusal_of(message).strip()):
         raise RefusedError(f"{request.model} or its filter declined to answer.", model=request.model, usage=usage)
     if not text.strip() and finish != "length":
@@ -229,10 +229,10 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
 
 
 def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage | None:
-    """Return the tokens of a usage, with the parts of prompt and completion; None where they contradict each other.
+    """Return the counts of a usage, with the parts of prompt and completion; None if they contradict each other.
 
-    Most servers count reasoning within the completion, and what a cache gave or took within the prompt. Some count
-    reasoning, or both of a cache, beside them: their total says so.
+    Most servers count reasoning within the completion, and tokens read from or written to a cache within the prompt.
+    Some count reasoning, or the tokens of a cache, separately, as their total shows.
     """
     counts = {"prompt": prompt, "completion": completion}
     for kind, names in _COUNTS.items():
@@ -258,7 +258,7 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
 
 
 def read_iterations(raw: Mapping[str, Any]) -> tuple[Iteration, ...]:
-    """Return the runs that a vendor made for one call, as Anthropic tells them; a count that is none is unknown."""
+    """Return the runs that a vendor made for one call, as Anthropic reports them; an invalid count is unknown."""
     listed = raw.get("iterations")
     return tuple(_iteration(fields_of(run)) for run in listed) if isinstance(listed, list) else ()
 
@@ -273,7 +273,7 @@ def _iteration(run: Mapping[str, Any]) -> Iteration:
 
 
 def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
-    """Return how many of the tokens written to a cache are kept for an hour; None if not told, or impossible."""
+    """Return how many of the tokens written to a cache are kept for an hour; None if not reported, or impossible."""
     if written is None:
         return None
     details = fields_of(raw.get("prompt_tokens_details"))
@@ -300,7 +300,7 @@ _COUNTS: Mapping[str, Mapping[str, str]] = {
     },
     "completion_tokens_details": {"reasoning_tokens": "reasoning"},
 }
-"""The names by which servers tell a part of a usage, in the usage itself and in its details."""
+"""The names under which servers report a part of a usage, in the usage itself and in its details."""
 
 
 def fields_of(value: object) -> Mapping[str, Any]:
@@ -309,16 +309,16 @@ def fields_of(value: object) -> Mapping[str, Any]:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value is a plausible number of tokens (F21)."""
+    """Return whether a value is a plausible number of tokens (F21)."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT
 
 
 def is_believable(usage: Usage, request: Request) -> bool:
-    """Whether a number of tokens is plausible for a request.
+    """Return whether the token counts of a usage are plausible for a request.
 
-    A server may add its own prompt, count slightly differently, and let a model reason beyond `max_tokens`. Beyond
+    A server may add its own prompt, count slightly differently, and let a model reason beyond `max_tokens`. Above
     `MOST_ADDED_TOKENS`, twice `max_tokens` and `MOST_REASONING_TOKENS` it is a fault. The bytes of a request do not
-    bound the tokens of an image or a file in it: it may only be named there, or be compressed.
+    bound the tokens of an image or a file in it, which may be compressed, or given only by a URL or an id.
     """
     reasoning, added = usage.reasoning_tokens or 0, (usage.input_tokens or 0) - MOST_ADDED_TOKENS
     return (
@@ -329,7 +329,7 @@ def is_believable(usage: Usage, request: Request) -> bool:
 
 
 def _parts_beside_text(request: Request) -> int:
-    """Return how many parts of a request are no text."""
+    """Return how many parts of a request are not text."""
     messages = () if request.chat is None else request.chat.messages
     return sum(part_texts(message.get("content")).count(None) for message in messages)
 
@@ -346,12 +346,12 @@ def storable(text: str, notes: list[str]) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether a text has neither NUL nor lone surrogates; most text is ASCII, which is a fast check."""
+    """Return whether a text has neither NUL nor lone surrogates; most text is ASCII, which is fast to check."""
     return "\x00" not in text and (text.isascii() or _UNSTORABLE.search(text) is None)
 
 
 def as_storable(text: str) -> str:
-    r"""Return a text with a replacement character for each NUL and lone surrogate; two halves are one character.
+    r"""Return a text with a replacement character for each NUL and lone surrogate; two halves become one character.
 
     >>> as_storable("\ud83d\ude00") == "\U0001f600", as_storable("a\ud83d") == "a\ufffd"
     (True, True)
@@ -365,8 +365,8 @@ def as_storable(text: str) -> str:
 def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """Return a message in OpenAI's form, with texts that can be stored; refuse one that is nested too deep (F116).
 
-    Servers leave out roles, ids and kinds of calls, and write arguments as objects and content as parts. A call that is
-    no object stays as it is: it is a fault (`chat_faults`).
+    Some servers leave out roles, or ids and types of calls, or write arguments as objects or content as parts. A call
+    that is not an object is left as it is; `chat_faults` reports it.
     """
     try:
         reply = {as_storable(str(name)): _storable_value(value, MOST_LEVELS) for name, value in message.items()}
@@ -382,7 +382,7 @@ def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any
 
 
 def _call(position: int, call: Any) -> Any:
-    """Return a tool call in OpenAI's form: an id and a kind, and arguments as a text."""
+    """Return a tool call in OpenAI's form: with an id, a type, and arguments as text."""
     if not isinstance(call, dict):
         return call
     kind = call.get("type") if isinstance(call.get("type"), str) else "function"
@@ -408,9 +408,9 @@ def _storable_value(value: Any, levels: int) -> Any:
 
 
 def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: tuple[str, ...] = ()) -> str | None:
-    """Return the model's name in the reply, without keys; note a difference.
+    """Return the model's name in the reply, with secrets removed; note one that differs from the requested name.
 
-    Prices use the configured name (F22). The name goes into traces and warnings.
+    Prices use the configured name (F22). The returned name goes into traces and warnings.
     """
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
@@ -424,9 +424,9 @@ def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: 
 
 
 def read_tokens(raw: object, notes: list[str], alternatives: bool = False) -> tuple[Token, ...] | None:
-    """Return the tokens with their log-probs; None if none came (F24). No non-finite value passes (F25).
+    """Return the tokens with their log-probs; None if none came (F24). An invalid value is unknown (F25).
 
-    A single alternative, mostly the token itself, is read only where an application asked for it.
+    A single alternative, usually the token itself, is read only if an application asked for it.
     """
     content = raw.get("content") if isinstance(raw, dict) else None
     if not isinstance(content, list) or not content:
@@ -490,7 +490,7 @@ def logprob(value: object) -> float | None:
         return None
     try:
         return min(0.0, float(value)) if value <= _ROUNDING else None  # NaN is not below anything
-    except OverflowError:  # JSON integers have no largest
+    except OverflowError:  # JSON integers have no upper limit
         return None
 
 
@@ -511,7 +511,7 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
     message = choices[0].get("message")
     if not isinstance(message, Mapping) or calls_of(message) or not isinstance(message.get("content"), str):
         return payload
-    offered = [function_of(tool).get("name") for tool in chat.tools]  # a client may write anything for a name
+    offered = [function_of(tool).get("name") for tool in chat.tools]  # a client may send anything as a name
     calls = list(_written(message["content"]))
     if not calls or any(call.get("name") not in offered for call in calls):
         return payload
@@ -522,7 +522,7 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
 
 
 def _between(text: str, begin: str, end: str) -> Iterator[str]:
-    """Yield each part of a text between two marks. A pattern would take quadratic time where one is missing."""
+    """Yield each part of a text between two marks. A regex would take quadratic time where an end mark is missing."""
     at = 0
     while (starts := text.find(begin, at)) >= 0 and (ends := text.find(end, starts + len(begin))) >= 0:
         yield text[starts + len(begin) : ends]

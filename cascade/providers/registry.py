@@ -1,4 +1,4 @@
-"""Providers by name, loaded when they are first asked for: built in, an entry point, or a factory of one's own.
+"""Providers by name, loaded when they are first needed: built in, from an entry point, or a user's own factory.
 
 Also the inputs of a provider: its options, and each model's `Endpoint`.
 """
@@ -22,7 +22,7 @@ OPENAI_BASE = "https://api.openai.com/v1"
 class Endpoint:
     """The address of a model, its key, the vendor's name of the model, and the dialect of a decision model.
 
-    The key is in no repr.
+    The key never appears in a repr.
     """
 
     base_url: str | None = None

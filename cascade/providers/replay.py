@@ -1,7 +1,7 @@
 """Answers from a log of episodes: a model's logged reply is repeated exactly, at no cost.
 
-A call is found by its question, step, role, purpose and sample, and among several such calls, as several walks make
-them, by the digest of the request. A call that was never made cannot be replayed and is an error.
+A call is found by its question, step, role, purpose and sample; among several such calls, made by several walks, it is
+found by the digest of the request. A call that was never made cannot be replayed and is an error.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Replay:
         """Read a log: a file, or the URL of a store.
 
         Raises:
-            UsageError: it is missing, or not a log of episodes.
-            MissingExtraError: a package that reads it is not installed.
+            UsageError: the log is missing, or is not a log of episodes.
+            MissingExtraError: a package that is needed to read it is not installed.
         """
         return cls.of(rows_of(path), path)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], source: str = "the log") -> Replay:
-        """Index rows in the form of `logs.schema.rows`. Rows without a question, or a text or an answer, are skipped.
+        """Index rows in the form of `logs.schema.rows`. Rows with no question, or no text and no answer, are skipped.
 
         Raises:
-            UsageError: a row has another form, or none has both.
+            UsageError: a row has another form, or all rows were skipped.
         """
         calls: dict[_Key, dict[str | None, Payload]] = {}
         number = 0
@@ -75,7 +75,7 @@ class Replay:
             call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
             differs = "with this prompt, model and settings" if replies else "with this text and context"
             raise BadRequestError(f"The log has no {call} {differs}.", model=request.model)
-        # A row without the server's name for the model has an entry's id there, which no server answers with.
+        # A row without the server's name for the model has an entry's id instead, which no server would send.
         return {**payload, "model": request.wire_model} if payload["model"] == request.model else payload
 
     def _at_another_step(self, request: Request, question: str) -> Payload | None:
@@ -106,7 +106,7 @@ def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:
 
 
 def _reply_text(row: Mapping[str, Any]) -> str | None:
-    """Return a model's reply, or what an importer knows of it: the answer."""
+    """Return a model's reply, or the answer if an importer knew only that."""
     text = row.get("text")
     return row.get("answer") if text is None else text
 
@@ -119,7 +119,7 @@ def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
         "finish_reason": replay.get("finish_reason", "stop"),
     }
     mean = (row["signals"] or {}).get("reply_mean_logprob")
-    if not tokens and mean is not None:  # a table has the mean alone, and one token of that log-prob has this mean
+    if not tokens and mean is not None:  # a table has only the mean: a single token has the same
         tokens = [[text, mean]]
     if tokens:
         choice["logprobs"] = {"content": [_token(token) for token in tokens]}
@@ -156,7 +156,7 @@ def create(settings: ProviderSettings) -> Replay:
 
 @dataclass(slots=True)
 class Memo:
-    """Makes each call once: repeats the answer to an identical call (`schema.request_digest`); else asks `inner`.
+    """Makes each call once: repeats the answer to an identical call (`schema.request_digest`), or else asks `inner`.
 
     A failed call is made again. Answers are kept until `close`, which also closes `inner`. Two tasks that send the
     same call at the same time may both ask; the first answer is kept.

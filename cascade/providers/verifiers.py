@@ -1,7 +1,7 @@
-"""Answer a verifier's calls without a model: by a user's function.
+"""Answer a verifier's calls with a user's function instead of a model.
 
-A verdict is a number in [0, 1], 1 for an output that passes and 0 for one that fails, or "unknown". It is the text of a
-completion, so that verdicts are called, logged, traced and replayed like a model's replies. It costs nothing.
+A verdict is a number in [0, 1], 1 for an output that passes and 0 for one that fails, or "unknown". It is sent as the
+text of a completion, so that verdicts are logged, traced and replayed like a model's replies. It costs nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_verdict(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A provider that answers verifiers' calls by a function.
+    """A provider that answers verifiers' calls with a function.
 
     Args:
         verify: judges an output.
@@ -63,7 +63,7 @@ class Verifier:
         message = json.loads(request.messages[-1].content)
         try:
             verdict = self.verify(request.question, message)
-        except Exception as error:  # noqa: BLE001 - a user's function raises what it likes
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             says = f"the verifier {self.name} failed: {type(error).__name__}: {quote(error)}"
             raise BadRequestError(says, model=request.model) from None
         choice = {"index": 0, "message": {"role": "assistant", "content": _text(verdict)}, "finish_reason": "stop"}
@@ -76,7 +76,7 @@ class Verifier:
 def _text(verdict: object) -> str:
     """Return a verdict as a completion's text."""
     plain: Any = verdict
-    if getattr(verdict, "shape", None) == ():  # numpy's scalars are no bools
+    if getattr(verdict, "shape", None) == ():  # NumPy's scalars are not bools
         plain = plain.item()
     if isinstance(plain, bool | int | float) and 0 <= plain <= 1:
         return str(float(plain))

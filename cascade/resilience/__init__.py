@@ -1,1 +1,1 @@
-"""Deadlines, retries, concurrency limits, circuit breakers, and stopping of calls."""
+"""Deadlines, retries, circuit breakers, and the loop that makes calls and cancels them."""

@@ -1,20 +1,20 @@
-"""Decide when a failed call is made again, and when a server that is down is spared; only `providers.guard` acts on it.
+"""Decide when to retry a failed call, and when to stop calling a failing server; only `providers.guard` acts on it.
 
 Exactly one layer retries; retries of the underlying libraries are off (F08). The wait is an exponential backoff with
 full jitter; a server's Retry-After is obeyed up to a minute (F02).
 
-Retries of a model have a budget, since repeating every call to a server that is down makes it worse. It is a token
+Retries of a model have a budget, since repeating every call to a server that is down makes matters worse. It is a token
 bucket, as in gRPC's retry throttling (gRFC A6) and the AWS SDKs: a retry takes a token, and a call that succeeds gives
 some back. A call that fails on every try is a sign of an outage and empties the bucket, so that later calls are tried
-once, until one succeeds.
+only once, until one succeeds.
 
-In a server, a model has a circuit breaker besides. After `FAILURES` consecutive failures that indicate a dead server
-the circuit is open, and calls fail at once. After a pause one call goes through as a probe: if it succeeds the circuit
-is closed, if it fails the pause is doubled. If a probe ends without a result, because its caller left, another follows
+In a server, a model also has a circuit breaker. After `FAILURES` consecutive failures that indicate a dead server, the
+circuit is open and calls fail at once. After a pause, one call goes through as a probe: if it succeeds, the circuit is
+closed; if it fails, the pause is doubled. If a probe ends without a result because its caller left, another follows
 after the pause.
 
-An open circuit holds back whoever has failed since the last success. Others find out for themselves: so the requests of
-one key, which may be why a server fails, hold back no other key.
+An open circuit stops only the keys whose calls have failed since the last success; other keys still get through. So the
+requests of one key, which may be the reason why a server fails, block no other key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_RETRY_AFTER_S = 60.0
 FAILURES = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 CALLER: ContextVar[str | None] = ContextVar("CALLER", default=None)
-"""The server's key that a call is made for."""
+"""The server key on whose behalf a call is made."""
 CAPACITY = 100
 """The most retries in a row, so that up to this many simultaneous calls survive a short failure."""
 SHARED_CAPACITY, SHARED_REFILL = 20, 0.075
@@ -53,7 +53,7 @@ class RetryPolicy:
     def delay_s(self, error: ProviderError, retries_done: int, deadline: Deadline) -> float | None:
         """Return how long to wait before the next try, or None to give up.
 
-        The class of the error says whether and how often a retry makes sense. There is none if the wait would
+        The class of the error says whether and how often a retry makes sense. There is no retry if the wait would
         pass the deadline.
         """
         if not error.retryable or retries_done >= min(self.max_retries, error.max_retries):
@@ -70,13 +70,13 @@ class RetryPolicy:
 
 
 class Health:
-    """What the calls of a model, or of one of its deployments, say of its server.
+    """The health of the server of a model, or of one of its deployments, as its calls show it.
 
-    Threads may share it: where two count at once a failure may be lost, which costs a call.
+    Threads may share it. If two count at the same time, a failure may be lost, which costs a call.
 
     Args:
-        shared: whether callers retry themselves, as those of a server do: a circuit breaks, and retries have the
-            smaller budget, which one that the server asked for takes from, too.
+        shared: whether callers retry themselves, as a server's clients do. Then there is a circuit breaker, and the
+            smaller budget of retries, from which those that the failing server asked for are also taken.
 
     >>> now = 0.0
     >>> health = Health(shared=True, clock=lambda: now)
@@ -100,7 +100,7 @@ class Health:
         self._failed, self._warned = set[str | None](), False
 
     def pause_s(self) -> float | None:
-        """Return None if the caller may make a call, else the seconds until it may; one after a pause is the probe."""
+        """Return the seconds until the caller may make a call, None if it may now; a call after a pause is a probe."""
         if not self.open or CALLER.get() not in self._failed:
             return None
         left_s = self._opens_at_s - self._clock()
@@ -122,18 +122,18 @@ class Health:
         self._warned = False
 
     def outage(self, *, warned_before: bool) -> bool:
-        """Return whether to warn that the server fails: once until its next success.
+        """Return whether to warn that the server fails: at most once until its next success.
 
-        A server that was `warned_before` about may fail now and then: its circuit must be open.
+        After an earlier warning (`warned_before`), a few failures are no news: the circuit must be open.
         """
         is_new = not self._warned and (self.open if warned_before else self._failures > 0)
         self._warned |= is_new
         return is_new
 
     def failed(self, error: ProviderError, *, lost: bool = False) -> None:
-        """Count a failure; one that is due to the request, not the server, closes the circuit as a success does.
+        """Count a failure; one caused by the request, not by the server, closes the circuit as a success does.
 
-        `lost`: it is due to the server, whatever its class.
+        `lost`: the server caused it, whatever the error's class.
         """
         if _asked_to_wait(error):
             self._limited_until_s = self._clock() + min(error.retry_after_s or 0.0, LONGEST_PAUSE_S)
@@ -144,7 +144,7 @@ class Health:
 
     def _count(self) -> None:
         self._failed.add(CALLER.get())
-        if not self.open or self._probing:  # else it began before the circuit was open
+        if not self.open or self._probing:  # else the call began before the circuit opened
             if self._probing:
                 self._length_s = min(LONGEST_PAUSE_S, 2 * self._length_s)
             self._failures, self._probing = min(FAILURES, self._failures + 1), False
@@ -157,12 +157,12 @@ class Health:
 
     @property
     def limited(self) -> bool:
-        """Whether the server named a time to come again that has not come: others are better asked."""
+        """Whether the server asked to wait and that time is not over, so that other servers are preferred."""
         return self._clock() < self._limited_until_s
 
     @property
     def rests(self) -> bool:
-        """Whether calls fail at once now: it is open, and no probe is due."""
+        """Whether calls fail at once now: the circuit is open, and no probe is due."""
         return self.open and self._clock() < self._opens_at_s
 
     def gave_up(self, error: ProviderError) -> None:
@@ -181,11 +181,11 @@ class Health:
 
 
 def _asked_to_wait(error: ProviderError) -> bool:
-    """Whether the server named a time to come again, so that it is not down."""
+    """Return whether the server named a time to wait, and so is not down."""
     return isinstance(error, RateLimitedError) and error.retry_after_s is not None
 
 
 def resting(model: str, left_s: float) -> ProviderUnavailableError:
-    """Return the error, not billed, of a model that is not asked for some seconds."""
+    """Return the error, not billed, of a model that is not called for `left_s` seconds."""
     says = f"{model} failed {FAILURES} times in a row and is asked again in {left_s:.1f} s."
     return ProviderUnavailableError(says, model=model, retry_after_s=left_s, billed="no")

@@ -1,13 +1,13 @@
-"""The event loop that makes every HTTP call of this process, the ways to it, and what ends a call before its reply.
+"""The event loop that makes every HTTP call of this process, the ways to use it, and what ends a call before its reply.
 
 The loop runs in a thread of its own, or is a server's (`adopted`). Because it outlives the callers' event loops, they
 share its connections, and none is left open when a caller's loop ends. A forked child has its own loop. Blocking
-callers enter by `run` and `iterate`; coroutines of another loop by `on_loop` and `items_on_loop`, whose wait always
-ends after the given time (F07). A call that nobody waits for is cancelled, which closes its connection.
+callers use `run` and `iterate`; coroutines of another loop use `on_loop` and `items_on_loop`, whose wait always ends
+after the given time (F07). A call that no caller waits for is cancelled, which closes its connection.
 
-A call ends before its reply by the question's `Deadline`, or by a `Halt`, the switch that `Orchestrator.close` throws.
-A stopped call raises `ClosedError`: the question ends, the most that the call can have cost is booked, and no further
-call is made. Ctrl-C does the same to the question that it interrupts.
+A call is ended before its reply by the question's `Deadline`, or by a `Halt`, the switch that `Orchestrator.close`
+throws. A stopped call raises `ClosedError`: the question ends, the most that the call can have cost is booked, and no
+further call is made. Ctrl-C does the same to the question that it interrupts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Deadline(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether it has passed, or will within the resolution of an event loop's clock."""
+        """Whether it has passed, or will pass within the resolution of an event loop's clock."""
         return self.at_s - time.monotonic() <= _CLOCK_S
 
 
@@ -69,7 +69,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class Halt:
-    """A switch that is off until `stop`. Safe between threads."""
+    """A switch that is off until `stop` is called. Safe to share between threads."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -93,7 +93,7 @@ class Halt:
 
     @contextmanager
     def covering(self) -> Iterator[None]:
-        """If the switch is thrown, cancel what the running task awaits in the block, and raise ClosedError."""
+        """Within the block, cancel what the running task awaits if the switch is thrown, and raise ClosedError."""
         loop, task = running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         cancelled, ended, before = False, False, task.cancelling()
@@ -126,7 +126,7 @@ class Halt:
                 self._changed.notify_all()
 
     async def covered(self, items: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
-        """Yield items, each made in `covering`; while the reader has the turn, nothing is cancelled."""
+        """Yield items, each produced within `covering`; while the reader handles an item, nothing is cancelled."""
         async with aclosing(items) as source:
             while True:
                 with self.covering():
@@ -136,7 +136,7 @@ class Halt:
                 yield cast("_T", item)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` seconds until nothing is under way; return whether that was reached."""
+        """Wait at most `timeout_s` seconds until nothing is under way; return whether nothing is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._cancels, timeout_s)
 
@@ -161,7 +161,7 @@ class _Background:
         self._begin()
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, started if it was not."""
+        """Return the loop, starting it if necessary."""
         with self._lock:
             loop = self._loop
             if loop is None:
@@ -233,7 +233,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _cancel_all() -> None:
-    """Cancel every other task of the loop, and wait for their ends."""
+    """Cancel every other task of the loop, and wait until they have ended."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -266,7 +266,7 @@ def begin(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 
 class _Entered(Generic[_T]):
-    """A coroutine of a blocking caller on the loop. Its end is awaited, so that what it cost is booked."""
+    """A blocking caller's coroutine on the loop. The caller waits for its end, so that its cost is booked."""
 
     def __init__(self, call: Coroutine[Any, Any, _T], tell: Callable[[], object] = lambda: None) -> None:
         if _background.here:
@@ -293,7 +293,7 @@ class _Entered(Generic[_T]):
         self._tell()
 
     def wait(self, ends_at_s: float) -> bool:
-        """Wait for its end until an instant of the monotonic clock; return whether it came."""
+        """Wait for its end, at most until an instant of the monotonic clock; return whether it has ended."""
         while not self._ended.acquire(timeout=max(0.0, min(ends_at_s - time.monotonic(), _WAKE_S))):
             if time.monotonic() >= ends_at_s:
                 return False
@@ -313,11 +313,11 @@ class _Entered(Generic[_T]):
         elif self._task is None or not self._task.done():
             with suppress(RuntimeError):  # the loop was closed
                 self._loop.call_soon_threadsafe(self._stop)
-                if not _background.here:  # a collection of garbage may run there
+                if not _background.here:  # the garbage collector may run there
                     self._ended.acquire(timeout=SETTLE_S)
 
     def _stop(self) -> None:
-        """Cancel it; what the loop has not begun by now, it does not begin, since it takes turns in their order."""
+        """Cancel it. The loop runs callbacks in order, so a coroutine that has not begun by now never will."""
         if self._task is not None:
             self._task.cancel()
         else:
@@ -326,14 +326,14 @@ class _Entered(Generic[_T]):
 
 
 _WAKE_S = 1.0
-"""How often a thread that waits wakes up: a signal that comes just before it begins to wait is seen only then."""
+"""How often a waiting thread wakes up: a signal that comes just before the wait begins is seen only then."""
 
 
 def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
     """Run a coroutine on the loop, blocking: return its result or raise its error. Ctrl-C cancels it.
 
     Raises:
-        ProviderTimeoutError: it had not ended at this instant of the monotonic clock.
+        ProviderTimeoutError: it had not ended at `ends_at_s`, an instant of the monotonic clock.
         ClosedError: it was stopped.
         UsageError: the caller would block the loop, as in a server that adopted its own.
     """
@@ -356,7 +356,7 @@ def _next(came: queue.SimpleQueue[object]) -> object:
 def iterate(items: AsyncGenerator[_T, None]) -> Iterator[_T]:
     """Yield the items of an async generator that runs on the loop, blocking. Raises as `run` does.
 
-    Nothing is made before the reader wants it: a reader who leaves pays for no further call.
+    Nothing is produced before the reader asks for it, so a reader who leaves pays for no further call.
     """
     came: queue.SimpleQueue[object] = queue.SimpleQueue()
     wanted = asyncio.Semaphore(0)
@@ -439,7 +439,7 @@ async def items_on_loop(items: AsyncGenerator[_T, None], timeout_s: float) -> As
                 future.result()
                 return
     finally:
-        future.remove_done_callback(came.put_nowait)  # otherwise unread items stay until a full collection
+        future.remove_done_callback(came.put_nowait)  # otherwise unread items stay until a full garbage collection
         future.cancel()
 
 
@@ -470,7 +470,7 @@ def _finite(timeout_s: float) -> float | None:
 
 
 class Worker:
-    """A thread for blocking work, one piece after the other. It delays neither the loop nor the end of the process."""
+    """A thread for blocking work, one task at a time. It delays neither the loop nor the end of the process."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
