@@ -36,10 +36,10 @@ class ChatRequest:
 
     Args:
         messages: the conversation, each message a dict in OpenAI's form: a role, and content that is a text or a list
-            of parts (text, image, audio, file), tool calls or a tool's result. A message that OpenAI's client returned
-            is taken as that client takes it.
+            of parts (text, image, audio, file), tool calls or a tool's result. A message object that OpenAI's client
+            returned is also accepted, as that client accepts it.
         options: every other field of the request's body, such as `tools`, `tool_choice`, `response_format`,
-            `temperature`, `stop` or `max_tokens`. A field that cascade does not know is sent as it is.
+            `temperature`, `stop` or `max_tokens`. `providers.fields` says which of them a model is sent.
         group: the request's group (a conversation, a user); a split of a log never divides a group.
         segment: the request's segment (a tenant, a task), which may have a certificate of its own.
 
@@ -61,7 +61,7 @@ class ChatRequest:
     """The text of the last user message, or of the last message if there is no user message."""
 
     def __post_init__(self) -> None:
-        """Check and copy the request, so that later changes of the caller's objects have no effect."""
+        """Check and copy the request, so that later changes to the caller's objects have no effect."""
         dumped = _dumped(self.messages)
         noticed = iter(_problems(dumped, self.options))
         problems = list(islice(noticed, _MOST_PROBLEMS))
@@ -98,7 +98,7 @@ class ChatRequest:
         `model`, `stream` and `stream_options` are left out: the cascade decides who answers.
 
         Raises:
-            UsageError: it is not such a body, or requests more than one answer (`n`).
+            UsageError: the body is not valid, or requests more than one answer (`n`).
         """
         if "messages" not in body:
             raise UsageError("A chat request is a dict with messages, as OpenAI's chat completions take it.")
@@ -130,7 +130,7 @@ class ChatRequest:
     def max_tokens(self) -> int | None:
         """The reply limit that the application has set; None without one.
 
-        Of two limits it is the higher one, since servers differ in which one they read, and a cap rests on it.
+        If both limits are set, it is the higher one, since servers differ in which they read, and caps rely on it.
         """
         return max(self.options.get("max_completion_tokens") or 0, self.options.get("max_tokens") or 0) or None
 
@@ -176,14 +176,14 @@ class ChatRequest:
 
 
 _MOST_PROBLEMS = 20
-"""More usually have one cause; a request may have a million of them."""
+"""The most problems that are listed: more usually have one cause, and a request may have a million of them."""
 _HALVED = (
     "it holds half of a character (a lone surrogate, as \\ud83d), which cannot be sent: cut texts between characters"
 )
 
 
 def _is_text(canonical: str) -> bool:
-    """Whether a text can be sent as UTF-8: it has no surrogates."""
+    """Return whether a text can be sent as UTF-8, that is, has no surrogates."""
     if canonical.isascii():
         return True
     try:
@@ -204,7 +204,7 @@ _encode_strictly = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separato
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a JSON value; for plain dicts and lists by `marshal`, in a fifth of the time."""
+    """Return a copy of a JSON value; plain dicts and lists are copied by `marshal`, in a fifth of the time."""
     try:
         return marshal.loads(marshal.dumps(value))  # noqa: S302 - what was dumped here
     except ValueError:
@@ -239,7 +239,7 @@ def chat_request(chat: Chat, fields: Mapping[str, Any]) -> ChatRequest:
 
 
 def sendable(request: ChatRequest) -> ChatRequest:
-    """Return a request if it may be sent; one in a log may have been, and is read as it is. Raises UsageError."""
+    """Return a request, or raise UsageError if it may not be sent. One in a log may have been, so is not checked."""
     if (problem := budget_problem(request.options)) is not None:
         raise UsageError(f"The chat request cannot be sent:\n  - {problem}")
     return request
@@ -254,11 +254,11 @@ def budget_problem(fields: Mapping[str, Any]) -> str | None:
     budget = fields_in(fields.get("thinking")).get("budget_tokens")
     if budget is None or type(budget) is int:
         return None
-    return f"thinking.budget_tokens must be a whole number, not {str(budget)[:40]}"  # no cap knows another's bound
+    return f"thinking.budget_tokens must be a whole number, not {str(budget)[:40]}"  # caps can bound only this type
 
 
 def _is_left_out(value: object) -> bool:
-    """Whether a value is one of OpenAI's marks for an omitted argument: `openai.omit`, `openai.NOT_GIVEN`."""
+    """Return whether a value is one of OpenAI's marks for an omitted argument: `openai.omit`, `openai.NOT_GIVEN`."""
     kind = type(value)
     return kind.__name__ in {"Omit", "NotGiven"} and kind.__module__.partition(".")[0] == "openai"
 
@@ -325,7 +325,7 @@ ENDINGS: Mapping[str, str] = {
     }.items()
     for word in words.split()
 }
-"""OpenAI's word for why a reply ended, by the words of servers in lower case; no other end is known to be good."""
+"""OpenAI's finish reasons, by the lower-case words that servers use; any other word may mean a failure."""
 
 
 def refusal_of(message: Mapping[str, Any]) -> str:
@@ -455,7 +455,7 @@ _PART_FIELDS = {"image_url": "image_url", "file": "file", "input_audio": "input_
 
 
 def _part_problems(path: str, block: object) -> Iterable[str]:
-    """Yield what is wrong with a part: a library that writes the request fails on it, as if its server were down."""
+    """Yield what is wrong with a part: a client library would fail on it, as if its server were down."""
     if isinstance(block, str):
         return
     if not isinstance(block, Mapping):
@@ -472,7 +472,7 @@ def _part_problems(path: str, block: object) -> Iterable[str]:
 
 
 def _message_problems(path: str, message: object) -> Iterable[str]:
-    if type(message) is not dict and not isinstance(message, Mapping):  # what is a dict is quickly seen
+    if type(message) is not dict and not isinstance(message, Mapping):  # the fast check comes first
         yield f"{path} must be a dict with a role and content, not {type(message).__name__}"
         return
     if message.get("role") not in ROLES:

@@ -72,7 +72,7 @@ def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -
 
 
 def _limits(request: ChatRequest) -> Mapping[str, Any]:
-    """Return which of the tools may or must be called, where a request names some of them."""
+    """Return the request's `allowed_tools`, which say which of its tools may or must be called; {} without any."""
     return fields_in(fields_in(request.options.get("tool_choice")).get("allowed_tools"))
 
 
@@ -104,7 +104,7 @@ def _call_faults(offered: Mapping[tuple[str, str], Mapping[str, Any]], call: Map
 
 
 def _offered(request: ChatRequest) -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """Return the tools that may be called, by kind and name; of several with one name, the last."""
+    """Return the tools that may be called, by kind and name; of several with the same name, the last."""
     old, allowed = request.options.get("functions"), _limits(request).get("tools")
     offered = _named([*request.tools, *({"function": function} for function in (old if isinstance(old, list) else ()))])
     return offered if allowed is None else {key: offered[key] for key in offered.keys() & _named(objects_in(allowed))}
@@ -131,7 +131,7 @@ def schema_problem(schema: object, value: object, *, afresh: bool = True) -> str
     """Return where a value breaks a JSON schema; None if it does not, or if that is unknown.
 
     It is unknown if the schema is not valid, is longer than `MOST_SCHEMA_CHARS`, or needs more work than a server can
-    do between two requests: `MOST_STEPS`, or if not `afresh` what the checks before have left of them. References to
+    do between two requests: `MOST_STEPS`, or, if not `afresh`, what earlier checks have left of them. References to
     other documents are not followed, so no request leaves the machine.
 
     >>> schema_problem({"type": "object", "properties": {"n": {"type": "integer"}}}, {"n": "2"})
@@ -143,7 +143,7 @@ def schema_problem(schema: object, value: object, *, afresh: bool = True) -> str
     if not isinstance(schema, Mapping) or not schema or _work.left < 0:
         return None
     written = json.dumps(schema, sort_keys=True)
-    left = _work.left - len(written) // 10  # whether it was read before or not
+    left = _work.left - len(written) // 10  # the same whether it is cached or not
     check = None if len(written) > MOST_SCHEMA_CHARS else _checker(written)
     _work.left = left
     return None if check is None else check(value)
@@ -192,9 +192,9 @@ def _checker(schema: str) -> Callable[[object], str | None] | None:
 
 
 def _weighed(value: object) -> dict[int, float]:
-    """Return the steps that it takes to compare or show a value and each value inside, by `id`; 50 values take one."""
+    """Return the steps needed to compare or show a value and each value inside, by `id`; 50 values take one step."""
     nodes, insides, weights = [value], [], dict[int, float]()
-    for node in nodes:  # which grows
+    for node in nodes:  # the list grows meanwhile
         insides.append([*node, *node.values()] if isinstance(node, dict) else node if isinstance(node, list) else [])
         nodes += insides[-1]
     for node, inside in zip(reversed(nodes), reversed(insides), strict=True):
@@ -221,7 +221,7 @@ def _bounded_validator() -> Any:
 
     validators = Draft202012Validator.VALIDATORS
     bounded = extend(Draft202012Validator, {name: counted(name, act) for name, act in validators.items()})
-    bounded.evolve = evolve  # jsonschema's own takes a class that counts nothing where a schema names its `$schema`
+    bounded.evolve = evolve  # jsonschema's own switches to a class that does not count where a schema has `$schema`
     return bounded
 
 
@@ -240,13 +240,13 @@ def _steps(keyword: str, rule: Any, value: Any) -> float:
 
 
 _CHOICE = re.compile(r"[*+?|]|\{\d*,")
-"""What lets a pattern match a text in several ways."""
+"""The constructs that let a pattern match a text in several ways."""
 _MULTIPLIED = re.compile(r"\)[*+?{]|\\[1-9]|\(\?P=")
-"""A group that is repeated, and a reference to one: the ways may be 2^n."""
+"""A repeated group, or a reference to a group, with which the number of ways may be 2^n."""
 
 
 def _matching(pattern: object, length: int) -> int:
-    """Return an upper bound on the work of searching a text of a length. Raises _TooMuchWorkError if none is known.
+    """Return an upper bound on the work of searching a text of this length. Raises _TooMuchWorkError if none is known.
 
     A search starts at each character, and each choice multiplies the number of ways by the length at most.
 

@@ -75,7 +75,7 @@ _METADATA = {ipaddress.ip_address("100.100.100.200"), ipaddress.ip_address("fd00
 
 
 def is_link_local(host: str) -> bool:
-    """Whether a host is a link-local or cloud metadata address, in any spelling.
+    """Return whether a host is a link-local or cloud metadata address, in any spelling.
 
     >>> is_link_local("169.254.169.254"), is_link_local("0xA9FEA9FE"), is_link_local("127.0.0.1")
     (True, True, False)
@@ -97,7 +97,7 @@ _SECRET_NAMES = re.compile(r"(?i)^(?:api_?key|key|token|secret|password|authoriz
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a setting of this name is for a key."""
+    """Return whether a setting of this name is for a key."""
     return isinstance(name, str) and _SECRET_NAMES.match(name) is not None
 
 
@@ -138,7 +138,7 @@ def share_problems(*, ends: bool = False, **shares: object) -> list[str]:
 
 
 def kind_problems(kind: type | UnionType, form: str, **values: object) -> list[str]:
-    """Return the problems of values, by their names in messages, that are of another class than they must have.
+    """Return the problems of values that do not have the required class, by their names in messages.
 
     >>> kind_problems(Integral, "a whole number", seed=1.5, splits=20)
     ['seed must be a whole number, not 1.5']
@@ -205,7 +205,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def unknown(sort: str, name: object, known: Iterable[str]) -> str:
-    """Return the problem of a name that is not known, with the name that was probably meant.
+    """Return the problem of an unknown name, with the name that was probably meant.
 
     >>> unknown("kind", "treshold", ("fixed", "threshold"))
     "there is no kind 'treshold'; did you mean threshold? Known: fixed, threshold"

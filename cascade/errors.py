@@ -18,10 +18,10 @@ _LOOKED_AT = 20_000
 
 
 def quote(text: object, secrets: Iterable[str] = ()) -> str:
-    """Return the first 200 characters of a foreign text or an error's, redacted and on one line."""
+    """Return the first 200 characters of a foreign text, or of an error's text, redacted and on one line."""
     try:
         text = str(text)
-    except Exception:  # noqa: BLE001 - an error of somebody's may fail to say what it is
+    except Exception:  # noqa: BLE001 - a foreign error's `__str__` may fail
         text = "it has no text"
     # Blanks go first and the cut comes last, so that no cut leaves a piece of a key too short to recognise.
     flat = " ".join(text[:_LOOKED_AT].split())
@@ -29,7 +29,7 @@ def quote(text: object, secrets: Iterable[str] = ()) -> str:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it came of, at most 20."""
+    """Yield an error and its causes, at most 20 errors in all."""
     cause: BaseException | None = error
     for _ in range(20):
         if cause is not None:
@@ -83,7 +83,7 @@ def _rebuild(kind: type[CascadeError], args: tuple[Any, ...], fields: dict[str, 
 class ConfigError(CascadeError):
     """A configuration that cannot be used. `problems` lists all problems as "path: problem"; `source` is the file.
 
-    Everything that looks like a key is taken out of the problems: a key may have been pasted into any setting.
+    Everything that looks like a key is removed from the problems: a key may have been pasted into any setting.
     """
 
     exit_code = 2
@@ -136,7 +136,7 @@ EXTRAS: Mapping[str, str] = {
 """The extra of pyproject.toml that contains a package."""
 
 DISTRIBUTION = "certified-cascade"
-"""What pip calls this package. `cascade`, the name to import, is another project's on the package index."""
+"""The name of this package for pip. `cascade`, the name to import, is another project on the package index."""
 CORE_DISTRIBUTION = "certified-cascade-core"
 """The same package without litellm (`design/packaging.md`)."""
 
@@ -172,8 +172,8 @@ class UnfitRowsError(UsageError):
 class StoreError(CascadeError):
     """An operation of a database failed: it is full, unreachable, locked or damaged.
 
-    `retryable`: the same may succeed later. `busy`: another connection has locked it. Under `traces.strict`, `answer`
-    is the paid answer that could not be recorded.
+    `retryable`: the same operation may succeed later. `busy`: another connection has locked the database. Under
+    `traces.strict`, `answer` is the paid answer that could not be recorded.
     """
 
     retryable: bool = False
@@ -197,7 +197,7 @@ class MissingExtraError(CascadeError):
 
 
 class WorkersLostError(CascadeError):
-    """The processes that a study runs in died again and again, or its Ray cluster is lost. Nothing was written."""
+    """The processes of a study died repeatedly, or its Ray cluster was lost. Nothing was written."""
 
 
 class ModelFileError(CascadeError):
@@ -213,11 +213,11 @@ class NotCertifiedError(CascadeError):
 
 
 class BudgetExceededError(CascadeError):
-    """The next call could pass the cap, so it was not made. `calls` has the calls already paid.
+    """The next call could exceed the cap, so it was not made. `calls` has the calls already paid for.
 
-    `cap` names a cap that is shared by many requests, "unsettled_per_key" or by its scope and window ("key day").
-    `spent` is true if the call alone fits under the cap, and earlier calls have used it up; `retry_after_s` is the time
-    to the end of the cap's day or month, if it has one. `public` is what a client may read: not what others spent.
+    `cap` names a cap that many requests share: "unsettled_per_key", or its scope and window ("key day"). `spent` is
+    true if the call alone would fit under the cap, but earlier calls have used it up; `retry_after_s` is the time to
+    the end of the cap's day or month, if it has one. `public` is a text for clients, without what others spent.
     """
 
     exit_code = 4
@@ -244,7 +244,7 @@ class ProviderError(CascadeError):
     `model` and `status` identify the call, `retryable` is whether it may be made again, `retry_after_s` when, `billed`
     whether the provider may charge for it, `maybe_billed` for how many tries, `usage` the reported tokens, if any.
     `shown`: a client already has a part of the reply, so that no other reply can be served. `advice`: what to do next.
-    `deployment` names the one of the model's deployments that failed last.
+    `deployment` names the deployment of the model that failed last.
     """
 
     exit_code = 5
@@ -264,13 +264,13 @@ class ProviderError(CascadeError):
 
     @property
     def another_may_answer(self) -> bool:
-        """Whether the error is about the server or the account, not the request: another model is worth asking."""
+        """Whether the error is about the server or the account, not the request, so that another model may answer."""
         lost = AddressError | ProviderTimeoutError | AuthenticationError | QuotaError | StreamInterruptedError
         return (self.retryable or isinstance(self, lost)) and not self.shown
 
 
 def refused_for_good(name: str) -> bool:
-    """Whether an error of this name is about the request, so that retrying is useless; False for one about the server.
+    """Return whether an error class of this name is about the request, not the server, so that retrying is useless.
 
     >>> refused_for_good("RefusedError"), refused_for_good("RateLimitedError"), refused_for_good("Strange")
     (True, False, False)
@@ -302,7 +302,7 @@ class RateLimitedError(ProviderError):
 
 
 class QuotaError(RateLimitedError):
-    """The provider answered 429 because the account has no credit left: to wait changes nothing."""
+    """The provider answered 429 because the account has no credit left; waiting does not help."""
 
     advice = "The account behind the key has no credit left: check its plan and billing."
     retryable = False
@@ -349,7 +349,7 @@ class BadResponseError(ProviderError):
 
 
 class EmptyCompletionError(BadResponseError):
-    """A completion without a choice, as content filters and token limits produce. It is charged all the same."""
+    """A completion without a choice, as content filters and token limits produce. It is charged nevertheless."""
 
     retryable = False
     billed = "yes"
@@ -363,7 +363,7 @@ class RefusedError(ProviderError):
 
 
 class StreamInterruptedError(ProviderError):
-    """A stream ended before its end. `partial` holds the text that came."""
+    """A stream broke off before its end. `partial` holds the text so far."""
 
     billed = "maybe"
     partial: str = ""

@@ -25,7 +25,7 @@ def writable(directory: str | Path) -> None:
     """Refuse a path where no folder can be written. Call this before hours of work, not after.
 
     Raises:
-        UsageError: the name is empty, it is a file, or nothing can be written there; the message has the reason.
+        UsageError: the name is empty or a file's, or nothing can be written there; the message has the reason.
     """
     if not str(directory):
         raise UsageError("Name the policy directory to be written: --output DIR")
@@ -68,7 +68,7 @@ def json_of(file: Path) -> Any:
 
 
 def damaged(error: ConfigError) -> ConfigError:
-    """Return the problem of a file, with advice."""
+    """Return the error of a file, with advice added."""
     *first, last = error.problems
     return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
 
@@ -82,7 +82,7 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finite(digits: str) -> float:
-    """Return a number; refuse NaN, which JSON has not, and one such as 1e999, which would become infinite."""
+    """Return a number; refuse NaN, which is not JSON, and numbers such as 1e999, which would become infinite."""
     if not math.isfinite(number := float(digits)):
         raise ValueError(f"{digits} is no finite number")
     return number
@@ -100,8 +100,8 @@ def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
     """Write several files atomically, and remove those whose content is None.
 
     All files are first written to temporary names and flushed to the disk. Then they are moved into place in the given
-    order, so a reader finds each file complete, old or new. If a move fails, the old files are restored. A machine that
-    stops half-way can leave some old and some new files, so the last file should name the others by their hashes.
+    order, so a reader finds each file complete, old or new. If a move fails, the old files are restored. A crash of the
+    machine can leave some old and some new files, so the last file should name the others by their hashes.
 
     Args:
         folder: created if it does not exist.
@@ -129,7 +129,7 @@ def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a file into its place; remove what is there if there is no such file."""
+    """Move a file into its place, or remove the target if there is no such file."""
     if source.exists():
         source.replace(target)
     else:

@@ -2,7 +2,7 @@
 
 A fork copies the memory and the sockets of a process, but only the thread that forks. So a lock that another thread
 holds stays locked in the child for ever, the child shares every connection with its parent, and an import that another
-thread has begun never finishes. Objects that own such things register here a function that renews them.
+thread has begun never finishes. Objects that own such things register a function here that renews them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from inspect import ismethod
 from typing import Any
 
 _WAIT_S = 10.0
-"""How long a fork waits at most for an import: after this time the two may be waiting for each other."""
+"""The longest that a fork waits for an import: after this time the two may be waiting for each other."""
 _renewals: list[Callable[[], Callable[[], None] | None]] = []
-"""References to what renews; None once the object of a bound method is gone."""
+"""References to the functions that renew; a reference gives None once the object of a bound method is gone."""
 _inherited: list[Any] = []
 _quiet = threading.RLock()
 

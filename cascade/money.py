@@ -1,7 +1,7 @@
 """Money: integer nano-dollars, prices per token, and the dated table that they come from.
 
-1 nano-dollar = 10⁻⁹ USD. A price of 0.15 USD per million tokens is 150 nano-dollars a token; prices below one
-nano-dollar a token exist, so a `Price` keeps pico-dollars (10⁻¹² USD) a token and rounds a call's cost up, once.
+1 nano-dollar = 10⁻⁹ USD. A price of 0.15 USD per million tokens is 150 nano-dollars per token; prices below one
+nano-dollar per token exist, so a `Price` keeps pico-dollars (10⁻¹² USD) per token and rounds a call's cost up, once.
 An unknown price is `None`, never 0.
 """
 
@@ -34,7 +34,7 @@ def usd(nano_usd: int) -> Decimal:
 
 
 def exact_dollars(nano_usd: int) -> str:
-    """Return an exact amount in words.
+    """Return an exact amount as a text.
 
     >>> exact_dollars(5), exact_dollars(-20_000_000), exact_dollars(0)
     ('$0.000000005', '-$0.02', '$0')
@@ -143,7 +143,7 @@ class Price:
     ) -> Price:
         """Make a price from USD per million tokens (and USD per request), as price lists print it.
 
-        A price above 0 is counted as one pico-dollar a token at least: 0.000001 USD per million tokens.
+        A price above 0 counts as at least one pico-dollar per token: 0.000001 USD per million tokens.
 
         >>> Price.per_million(input=3.0, output=15.0, cached_input=0.3).input
         3000000
@@ -172,7 +172,7 @@ class Price:
         cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
         written = price.written_pico(usage, most=usage.input_tokens - cached)
         if written is None:
-            return None  # writing costs more than reading, by an unknown amount
+            return None  # writes cost more than plain input, by an unknown amount
         pico = written + usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
         if cached and price.cached_input is not None:
             pico += cached * (price.cached_input - price.input)
@@ -181,9 +181,9 @@ class Price:
         return -(-pico // PICO_PER_NANO)
 
     def written_pico(self, usage: Usage, *, most: int) -> int | None:
-        """Return what writing to a cache costs beyond reading, in pico-dollars; None if unknown.
+        """Return what writes to a cache cost beyond the plain input rate, in pico-dollars; None if unknown.
 
-        Where the price has no rate for an hour, a write whose time is unknown is a plain one. `most` tokens can be new.
+        If the price has no rate for an hour, a write for an unknown time is a plain one. At most `most` tokens are new.
         """
         total, hour = usage.written_input_tokens or 0, usage.hour_input_tokens
         if hour is None and total and self.cache_write_1h is not None:
@@ -245,7 +245,7 @@ class PriceTable:
     def price(self, model: str, *, decides: bool = False) -> Price | None:
         """Return a model's price, or None if it is unknown. An entry ("model@entry") has its model's price.
 
-        With `decides` it is that of its decisions, whose output is free: of a model that sells none it is unknown.
+        With `decides` it is the price of its decisions, whose output is free; unknown if the model sells none.
 
         >>> PriceTable.bundled().price("openai/gpt-4o-mini").usd_per_million()["input"]
         Decimal('0.15')
@@ -258,12 +258,12 @@ class PriceTable:
         """
         entry = self.prices.get(model)
         if entry is None:
-            # "openai/gpt-4o" is listed as "gpt-4o" of openai; at another host it is another price.
+            # "openai/gpt-4o" is listed as "gpt-4o" of openai; another host has another price.
             host, _, name = model.partition("/")
             listed = self.prices.get(name)
             entry = listed if listed is not None and listed.get("provider") == host else None
         if entry is None and (whole := model.rpartition("@")[0]):
-            # Also a dated version that is not listed: every one that is has the price of the name without it.
+            # Also for an unlisted dated version, as each listed one has the price of the name without the date.
             return self.price(whole, decides=decides)
         if entry is not None and decides:
             entry = entry.get("decisions") or (None if entry["output"] else entry)

@@ -1,26 +1,26 @@
 r"""Handles untrusted input: text for prompts, keys in any text, and files named by a user.
 
-`defuse` takes marks that tokenizers read as special tokens, and invisible characters, out of everything that a user, a
-document or a model wrote, before any model reads it. Everything else stays as it is, whatever its length. It takes out:
+`defuse` removes marks that tokenizers read as special tokens, and invisible characters, from everything that a user, a
+document or a model wrote, before any model reads it. Everything else is unchanged, whatever its length. It removes:
 
-* **Marks of chat templates and special tokens**, in any case, with a blank in their place: `<|…|>`, `<｜…｜>`, `[|…|]`,
-  `<s>`, `<bos>`, `<unk>`, `<BOS_TOKEN>`, `<extra_id_0>`, `<SPECIAL_10>`, `<unused3>`, `<start_of_turn>`, `<tool_call>`,
-  `<think>`, `<fim_prefix>`, `[INST]`, `[SYSTEM_PROMPT]`, `[TOOL_CALLS]`, `<<SYS>>` and their like (`_NAMES`,
-  `_CAPITALS`). Ordinary tags of HTML and XML stay.
+* **Marks of chat templates and special tokens**, in upper or lower case, replaced by a blank: `<|…|>`, `<｜…｜>`,
+  `[|…|]`, `<s>`, `<bos>`, `<unk>`, `<BOS_TOKEN>`, `<extra_id_0>`, `<SPECIAL_10>`, `<unused3>`, `<start_of_turn>`,
+  `<tool_call>`, `<think>`, `<fim_prefix>`, `[INST]`, `[SYSTEM_PROMPT]`, `[TOOL_CALLS]`, `<<SYS>>` and the like
+  (`_NAMES`, `_CAPITALS`). Ordinary tags of HTML and XML stay.
 * **Invisible characters**: Unicode's default-ignorable code points (tag characters, variation selectors, fillers,
-  joiners, bidirectional and deprecated format controls, soft hyphens) and control characters but tab and line ends.
+  joiners, bidirectional and deprecated format controls, soft hyphens) and control characters except tabs and line ends.
 
-Joiners and the selectors of emoji and of Mongolian carry meaning: at most two in a row stay, behind a character beyond
-ASCII, a digit, "#" or "*". The line and paragraph separators, and the controls that begin a line or a page, become line
-ends.
+Joiners and the selectors of emoji and of Mongolian carry meaning: at most two in a row stay, after a non-ASCII
+character, a digit, "#" or "*". The line and paragraph separators, and the controls that begin a line or a page, become
+line ends.
 
-`redact` takes keys, tokens and passwords out of a text, so that none is shown, stored or written into an error. Their
+`redact` removes keys, tokens and passwords from a text, so that none is shown, stored or written into an error. Their
 shapes are those that the issuers document, or on which secret scanners agree. A key without an issuer's mark (such as
-32 hex digits) is recognised only behind the name of a secret (`"api_key": "…"`), or if the configuration names its
-variable. Invisible characters inside a key hide nothing of it.
+32 hex digits) is recognised only after the name of a secret (`"api_key": "…"`), or if the configuration names its
+variable. Invisible characters inside a key do not hide it.
 
-A file that a user names (`open_regular`, `read_bounded`) is a regular one: no wait for a pipe, no device without an
-end, no more bytes than asked for. A command that judges an output (`exit_code`) ends with all that it started.
+A file that a user names (`open_regular`, `read_bounded`) must be a regular one, so no pipe is waited for, no endless
+device is read, and no more bytes than allowed. A command that judges an output (`exit_code`) ends with all it started.
 
 Source: Unicode 15.1, DerivedCoreProperties (Default_Ignorable_Code_Point).
 """
@@ -70,7 +70,7 @@ _HIDING = (
 )
 _INVISIBLE = re.compile(f"[{_HIDING}]")
 _IDLE = re.compile(f'(?:^|(?<=[\x00-"$-)+-/:-\x7f]))[{_JOINERS}]+|(?<=[{_JOINERS}]{{2}})[{_JOINERS}]+')
-"""Joiners that join nothing: at the beginning, behind a character of ASCII, and all but two of a row."""
+"""Joiners that join nothing: at the beginning, after ASCII other than digits, "#" and "*", or beyond two in a row."""
 _UNSEEN = re.compile(f"[{_HIDING}{_JOINERS}{_LINE_ENDS.pattern[1:]}")
 _SUSPECT = re.compile(f"[<\\[{_HIDING}{_JOINERS}{_LINE_ENDS.pattern[1:]}")
 
@@ -122,7 +122,7 @@ REDACTED = "[redacted]"
 class _Shape(NamedTuple):
     """A pattern of keys, and a text in lower case that every match contains.
 
-    Its group, if it has any, is the key alone; a match in which no group takes part is no key.
+    If the pattern has groups, the one that matched is the key itself; a match of no group is not a key.
     """
 
     substring: str
@@ -138,7 +138,7 @@ def _exact(prefix: str, rest: str) -> _Shape:
 
 
 def _field(substring: str, name: str) -> _Shape:
-    """Return the shape of a value behind the name of a secret: `"client-secret": "…"`, `API_KEY=…`."""
+    """Return the shape of a value after the name of a secret: `"client-secret": "…"`, `API_KEY=…`."""
     sign = r"\\?[\"']?\s{0,8}[:=]\s{0,8}"
     return _any_case(
         substring, rf"{name}{sign}(?:\\?[\"']({_NO_NAME}{_ODD}[^\s\"'\\]{{8,}})|({_NO_NAME}{_ODD}[\w./+=~-]{{16,}}))"
@@ -150,7 +150,7 @@ _ODD = (
     r"(?:(?=[^\s\"'\\]{0,60}\d)(?=[^\s\"'\\]{0,60}[a-z])"
     r"|(?=[a-z]{16})(?=[a-z]{0,60}(?-i:[A-Z]))(?=[A-Z]{0,60}(?-i:[a-z])))"
 )
-"""A letter and a digit, or 16 letters, capital and small: `"token": "Paris"` and `password: required` are words."""
+"""A letter and a digit, or 16 letters of both cases: `"token": "Paris"` and `password: required` are not keys."""
 _NO_NAME = r"(?!(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]{1,40}){1,8})(?![\w/+=.~-])|os\.environ)"
 """Not the name of a variable that holds the secret, such as OPENAI_API_KEY_2."""
 _ISSUED = """
@@ -158,7 +158,7 @@ _ISSUED = """
     AKIA ASIA ABSK AIza ya29. GOCSPX- xoxa- xoxb- xoxe- xoxp- xoxs- xapp- whsec_ npm_ pypi- dckr_pat_ dapi dop_v1_ hvs.
     glsa_ SG. shpat_
 """
-"""Prefixes of the keys of GitHub, GitLab, hosts of models, AWS, Google, Slack, registries and clouds. A digit follows
+"""Prefixes of the keys of GitHub, GitLab, model hosts, AWS, Google, Slack, registries and clouds. A digit must follow
 soon, since names in programs seldom have one."""
 _SHAPES = (
     _any_case("bearer", r"bearer\s+[\w.~+/=-]{8,}"),  # an Authorization header
@@ -183,7 +183,7 @@ _SHAPES = (
             r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----)?"
         ),
     ),
-    # A JSON Web Token; or, without a group, what is none, so that no part of it is looked at again.
+    # A JSON Web Token; or, without a group, a text that is not one, so that no part of it is searched again.
     _Shape(
         "eyj",
         re.compile(rf"(?<![A-Za-z0-9])(?:(eyJ{_WORD}{{8,}}\.eyJ{_WORD}{{8,}}\.{_WORD}{{8,}})|eyJ{_WORD}*)", re.ASCII),
@@ -193,7 +193,7 @@ _SHAPES = (
 
 
 def holds_key(text: str, secrets: Iterable[str] = ()) -> bool:
-    """Return whether `redact` would change a text. It is quick on a text without a key (benchmarks/traces.py).
+    """Return whether `redact` would change a text. This is fast for a text without a key (benchmarks/traces.py).
 
     >>> holds_key("a well-known work-around"), holds_key("use sk-abcdefgh")
     (False, True)
@@ -209,7 +209,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """
     pieces, last = list[str](), 0
     for start, end in sorted(_keys(text, secrets)):
-        if start >= last:  # those that overlap are one
+        if start >= last:  # overlapping keys become one
             pieces += [text[last:start], REDACTED]
         last = max(last, end)
     return "".join([*pieces, text[last:]])
@@ -220,9 +220,9 @@ _FILE = re.compile(r"[\"'](?:data:[^\"',]{0,200},)?([A-Za-z0-9+/=]{10000,})")
 
 
 def _keys(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the keys in a text, also if they contain invisible characters. They may overlap.
+    """Yield start and end of the keys in a text, even if they contain invisible characters. They may overlap.
 
-    Files in Base64 are searched for the given secrets alone: for shapes, a megabyte takes half a second.
+    Files in Base64 are searched only for the given secrets: searching a megabyte for shapes takes half a second.
     """
     filled, last = [secret for secret in secrets if secret], 0
     yield from _verbatim(text, filled)
@@ -249,7 +249,7 @@ def _verbatim(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 _STEP, _LONGEST_KEY = 1_000_000, 65_536
-"""Characters that are searched at once, since a search lets no other thread run; and the longest key across an end."""
+"""How many characters one search covers, since it blocks other threads; and the longest key across a boundary."""
 
 
 def _shaped(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
@@ -283,7 +283,7 @@ def open_regular(path: Path, *, or_open_pipe: bool = False) -> BinaryIO:
     Raises:
         OSError: the file cannot be opened, or is not a regular file; `strerror` then says so.
     """
-    _check_kind(path.stat().st_mode, path, or_open_pipe=or_open_pipe)  # to open some devices has an effect
+    _check_kind(path.stat().st_mode, path, or_open_pipe=or_open_pipe)  # opening some devices has an effect
     plain = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     nonblocking = getattr(os, "O_NONBLOCK", 0)  # another file may have taken its place since, and a pipe would wait
     descriptor = os.open(path, os.O_RDONLY | nonblocking | plain)
@@ -328,18 +328,18 @@ def exit_code(
     environment: Mapping[str, str],
     limit_s: float,
 ) -> int | None:
-    """Run a command and return its exit code; None if its time was over.
+    """Run a command and return its exit code; None if it ran out of time.
 
-    It runs without a shell, in a session of its own, whose processes are killed at the end. It is no sandbox.
+    It runs without a shell, in a session of its own, whose processes are killed at the end. This is not a sandbox.
 
     Args:
         command: the program and its arguments.
         folder: the working directory.
-        environment: all of the environment that it gets.
+        environment: its complete environment.
         limit_s: how long it may take, in seconds.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the command cannot be started.
     """
     process = subprocess.Popen(  # noqa: S603 - the user's own command
         list(command),

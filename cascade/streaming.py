@@ -49,7 +49,7 @@ def drafts(walk: Run, answer: Pieces, *, raw: bool, blocks: bool = False) -> Eve
     """Run a question to its end; yield the text of the answers, or with `raw` everything that the models write."""
 
     async def shown(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Yield the part of a reply that is shown, and what its form held back at its end."""
+        """Yield the part of a reply that is shown and, at its end, the text that was held back because of its form."""
         answers, text = request.purpose in _ANSWERING, AnswerText()
         async with aclosing(answer(request)) as pieces:
             async for event in pieces:
@@ -92,7 +92,7 @@ class Flow:
         self._open = self._open and decision is not None and decision.proceed and not decision.keep
 
     def shows(self, request: Request) -> bool:
-        """Return whether the reply can be streamed. JSON, a required tool call and log-probs need the whole one."""
+        """Return whether the reply can be streamed. JSON, a required tool call and log-probs need the whole reply."""
         chat, last = request.chat, 0 < self._horizon <= request.step and request.purpose in _ANSWERING
         if not (self._open and last) or chat is None or chat.wants_json or chat.top_logprobs:
             return False
@@ -107,7 +107,7 @@ async def served(
     `whole` makes a call and returns the whole reply; `flow` decides what may be shown before the answer is known.
 
     Raises:
-        ProviderError: as `engine.run` does; with `shown`, after text was yielded.
+        ProviderError: as `engine.run` does; its `shown` is true if text was yielded.
     """
 
     async def replied(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:

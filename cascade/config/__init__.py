@@ -2,9 +2,9 @@
 
 `schema` has the sections, `problems` the words for errors; this module reads, checks and combines them. A configuration
 never contains a key; it names the environment variable with the key. The environment is read here, in
-`providers/litellm.py`, and for one variable of the engine's in `providers/local.py`.
+`providers/litellm.py`, and, for variables of other software, where that software is called.
 
-A model's price is looked up in `CascadeConfig.prices` alone: as configured, else from the bundled table, else None.
+A configured model's price comes from `CascadeConfig.prices`: as configured, else from the bundled table, else None.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from cascade.text import in_depth
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
 TRACES_VARIABLE = "CASCADE_TRACES"
-"""Where traces go if the configuration does not say: a store's URL, or "off"."""
+"""The environment variable that says where traces go if the configuration does not: a store's URL, or "off"."""
 PROJECT_STORE = f"sqlite:///{FOLDER}/records.db"
-"""The store of a project, in its folder, if nothing says where traces go."""
+"""The store in a project's folder, used if nothing else says where traces go."""
 
 
 S = TypeVar("S", bound=Section)
@@ -129,7 +129,7 @@ class CascadeConfig(Section):
 
     @property
     def promises(self) -> bool:
-        """Whether something is promised, or audited to be: by a policy directory, or as the configuration says."""
+        """Whether something is promised or audited, by a policy directory or by this configuration."""
         return bool(self.guarantee or (self.audits and not self.modes) or self.policy.kind == "directory")
 
     @property
@@ -153,7 +153,7 @@ class CascadeConfig(Section):
     def modes_url(self) -> str | None:
         """The URL of the store of the modes, by default that of the traces; None without modes.
 
-        Raises ConfigError for a variable without a valid store, and for modes without traces of what was answered.
+        Raises ConfigError for a variable without a valid store, and if the traces do not keep the answers.
         """
         if self.modes is None:
             return None
@@ -169,19 +169,19 @@ class CascadeConfig(Section):
     def traces_url(self) -> str | None:
         """The URL of the trace store; None if traces are off.
 
-        The configuration has priority, then CASCADE_TRACES, then a file in the project's folder: that of the
-        configuration's file, or the working directory.
+        The configuration has priority, then CASCADE_TRACES, then a file in the project's folder, which is the folder of
+        the configuration file, or the working directory.
 
         Raises:
-            ConfigError: the named environment variable is not set, or a variable has no valid store.
+            ConfigError: the named environment variable is not set, or does not hold a valid store.
         """
         return None if self.traces is None else _store("traces", self.traces) or default_traces_url()
 
 
 def with_ids(models: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:
-    """Return entries with their ids: the model's name, or "model@entry" where another entry of the model differs.
+    """Return entries with their ids: the model's name, or "model@entry" if another entry of the same model differs.
 
-    A decision model beside it leaves a chat model its name: a log of its answers stays one of its answers.
+    A chat model keeps its name beside a decision model of the same name, so that logs of its answers remain valid.
     """
     plain = {name: entry.called(entry.model) for name, entry in models.items()}
     differ = {
@@ -206,7 +206,7 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
 
 
 def _model_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield problems of entries under `models`: fallbacks, prices."""
+    """Yield problems of entries under `models`: prices, fallbacks, deployments, dialects."""
     prices = None if config.budget.per_question is None else config.prices()
     for name, entry in config.models.items():
         path = f"models.{name}"
@@ -256,7 +256,7 @@ def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[st
 
 
 def _cap_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield the caps of keys and models that are not there."""
+    """Yield problems of caps on keys and models that do not exist."""
     ids = [entry.id for entry in config.models.values()]
     names = {"key": [key.name for key in config.server.keys], "model": [*config.models, *ids]}
     for number, cap in enumerate(config.budget.caps):
@@ -371,7 +371,7 @@ def environment(name: str | None) -> str | None:
 def default_traces_url() -> str | None:
     """Return the URL of the trace store if no configuration names one; None if traces are off.
 
-    Raises ConfigError for a CASCADE_TRACES that is no store.
+    Raises ConfigError for a CASCADE_TRACES that is not a store.
     """
     url = environment(TRACES_VARIABLE)
     if url is None:

@@ -1,9 +1,9 @@
-"""The section `policy`: a policy set by hand, a class of one's own, or a policy directory.
+"""The section `policy`: a policy set by hand, a user's own class, or a policy directory.
 
-A policy set by hand has the kinds and the settings of policies in a directory (`policies.policy`), and the point at
-which it serves. An own policy is a subclass of `policies.policy.Policy`, named by an entry point in the group
-`cascade.policies` or as "module:Class"; `docs/write-a-policy.md` has an example. numpy is imported where a policy is
-built.
+A policy set by hand has the same kinds and settings as policies in a directory (`policies.policy`), and the point at
+which it serves. A user's own policy is a subclass of `policies.policy.Policy`, named by an entry point in the group
+`cascade.policies` or as "module:Class"; `docs/write-a-policy.md` has an example. numpy is imported only when a policy
+is built.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class PolicyConfig(KindSection):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The signals that it cannot do without."""
+        """The signals that the policy requires."""
         return self.rule(())[0].reads
 
     def doubt(self, plan: Sequence[Node]) -> float:  # noqa: ARG002 - most thresholds are for any plan
-        """Return the doubt from which it goes on: by default the setting `threshold`."""
+        """Return the lowest doubt at which it goes on: by default the setting `threshold`."""
         threshold: float = getattr(self, "threshold", 0.0)
         return threshold
 
@@ -51,7 +51,7 @@ class PolicyConfig(KindSection):
         return BUILT_IN[self.kind](**settings), on_grid(self.doubt(plan))
 
     def problems(self, strategy: StrategyConfig) -> Iterator[str]:
-        """Yield why it does not work with a strategy, each as "path: what is wrong"."""
+        """Yield the reasons why it does not work with a strategy, each as "path: what is wrong"."""
         for name in self.reads:
             if name not in strategy.given:
                 known = ", ".join(sorted(strategy.given)) or "none"
@@ -71,7 +71,7 @@ class FixedConfig(PolicyConfig):
     serves: Literal["surest", "newest", "first"] = "surest"
 
     def doubt(self, plan: Sequence[Node]) -> float:
-        """Return minus the number of nodes in the steps: the doubt falls by 1 from node to node."""
+        """Return 0.5 minus the number of nodes in the steps: the doubt falls by 1 from node to node."""
         from cascade.policies.live import layout_of
 
         return 0.5 - sum(len(step.nodes) for step in layout_of(tuple(plan))[: self.depth])
@@ -83,7 +83,7 @@ class FixedConfig(PolicyConfig):
 
 
 class RandomConfig(PolicyConfig):
-    """Go on at random, with this probability, the same way for the same seed, request and step."""
+    """Go on at random, with this probability; the decision is the same for the same seed, request and step."""
 
     at_point: ClassVar[frozenset[str]] = frozenset({"probability"})
 
@@ -111,9 +111,9 @@ class UalaConfig(PolicyConfig):
 class ThresholdConfig(PolicyConfig):
     """Go on while the doubt, `sign` times a signal, is at least `threshold`; an unknown value is full doubt.
 
-    `sign` is −1 where a low value of the signal means doubt: of "reply_mean_logprob" (the mean log-prob of the reply's
-    tokens, in nats) a threshold of 0.16 goes on below −0.16; of the "gate" of a verifier one of −0.7 goes on below 0.7.
-    `tie` names a signal that breaks ties.
+    `sign` is −1 if a low value of the signal means doubt: on "reply_mean_logprob" (the mean log-prob of the reply's
+    tokens, in nats), a threshold of 0.16 goes on at −0.16 or below; on a verifier's "gate", one of −0.7 goes on at 0.7
+    or below. `tie` names a signal that breaks ties.
     """
 
     kind: Literal["threshold"] = "threshold"
@@ -135,7 +135,7 @@ class PromptedConfig(PolicyConfig):
 
 
 class OwnConfig(PolicyConfig):
-    """A policy of one's own: its class, the threshold on its doubt, and the settings of the class."""
+    """A user's own policy: its class, the threshold on its doubt, and the settings of the class."""
 
     kind: str
     threshold: _Number
@@ -144,7 +144,7 @@ class OwnConfig(PolicyConfig):
     @model_validator(mode="before")
     @classmethod
     def _divided(cls, data: Any) -> Any:
-        """Put what is neither kind nor threshold among the settings of the class."""
+        """Move everything except kind and threshold into the settings of the class."""
         known = {name: data[name] for name in ("kind", "threshold") if name in data}
         return {**known, "settings": {name: data[name] for name in data if name not in known}}
 
@@ -174,7 +174,7 @@ class DirectoryConfig(PolicyConfig):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Those of its policy are checked when the directory is read."""
+        """None here: the signals of its policy are checked when the directory is read."""
         return ()
 
 
@@ -197,11 +197,11 @@ POLICIES: Registry[Any] = Registry(
     _lacks,
     by_place=True,
 )
-"""The settings of the policies set by hand, and the classes of one's own policies."""
+"""The settings of the policies set by hand, and the classes of users' own policies."""
 
 
 class _WrittenPolicies(ByKind[PolicyConfig]):
-    """Reads the section; the settings of one's own policy are an `OwnConfig`."""
+    """Reads the section; the settings of a user's own policy become an `OwnConfig`."""
 
     def class_of(self, kind: Any) -> type[PolicyConfig]:
         settings: type = super().class_of(kind)
@@ -209,7 +209,7 @@ class _WrittenPolicies(ByKind[PolicyConfig]):
 
 
 WRITTEN = _WrittenPolicies(POLICIES, "uala")
-"""Reads a policy's settings as a configuration has them."""
+"""Reads a policy's settings in the form that they have in a configuration."""
 
 
 def _of_path(value: object) -> object:

@@ -47,7 +47,7 @@ _OF_YAML = {
     "list_type": "input should be a list",
     "model_type": "input should be settings, as in {name: value}",
 }
-"""What pydantic's messages say with the names of Python's types."""
+"""Replacements for pydantic's messages that name Python types."""
 
 
 def _in_words(problem: Any) -> str:

@@ -87,9 +87,9 @@ class PriceConfig(TierRates):
 
 
 class DeploymentConfig(Section):
-    """One of several sites that serve a model. What it leaves out is the model's own; so is the price.
+    """One of several sites that serve a model. Settings that it leaves out, and its price, are those of the model.
 
-    `model` is the model's name there, `weight` its part of the conversations beside the weights of the others.
+    `model` is the model's name at this site; `weight`, relative to those of the others, its share of conversations.
     """
 
     api_base: _Address | None = None
@@ -101,13 +101,13 @@ class DeploymentConfig(Section):
 class ModelConfig(Section):
     """One model: its name, address, request settings, price, and the additions that it refuses.
 
-    `fallbacks` are other entries under `models`, which answer in their order if the model is down: at all of its
-    `deployments`, which share the conversations and answer in each other's place. `refuses` lists the
+    `fallbacks` are other entries under `models`, which answer, in this order, if the model is down at all of its
+    `deployments`; these share the conversations and stand in for each other. `refuses` lists the
     fields that cascade must not add to its requests; instead of `max_tokens` it sends `max_completion_tokens`.
     `allow_fields` opens fields of applications' requests that are refused otherwise (`providers.fields`), and tools as
     "tools.TYPE"; fields that choose an address, a key, a model or a price cannot be opened. `settings` are fields that
     are sent with each request of this entry, instead of a client's own (`providers.fields.SETTABLE`). A model of
-    `kind: decision` judges answers: it returns P(yes) in its `dialect`, or by the log-probs of a chat model.
+    `kind: decision` judges answers: it returns P(yes) in its `dialect`, or through a chat model's log-probs.
     """
 
     model: str = Field(min_length=1)
@@ -133,7 +133,7 @@ class ModelConfig(Section):
 
     @property
     def id(self) -> str:
-        """Its name in prices, logs, certificates and reports: the model's, or "model@entry" of entries that differ."""
+        """Its name in prices, logs, certificates and reports: the model's, or "model@entry" where entries differ."""
         return self._id or self.model
 
     def called(self, name: str) -> Self:
@@ -149,7 +149,7 @@ class ModelConfig(Section):
 
     @property
     def sites(self) -> Mapping[str | None, Self]:
-        """Each deployment by its name, as an entry whose id is the `site` of requests to it; itself without any."""
+        """Each deployment by its name, as an entry whose id is its requests' `site`; without any, itself under None."""
         if not self.deployments:
             return {None: self}
         own = {name: at.model_dump(exclude_none=True, exclude={"weight"}) for name, at in self.deployments.items()}
@@ -208,12 +208,12 @@ class ModelConfig(Section):
 
     @property
     def decides(self) -> str | None:
-        """The dialect in which it is asked for P(yes) alone; None of a model that writes."""
+        """The dialect in which it is asked only for P(yes); None for a model that writes text."""
         return None if self.kind == "chat" or self.dialect == "logprobs" else self.dialect or "openai"
 
     @property
     def chat_max_tokens(self) -> int:
-        """The longest reply to a chat request that sets no limit: `max_tokens` where the configuration sets it."""
+        """The longest reply to a chat request that sets no limit: `max_tokens` if configured, else CHAT_MAX_TOKENS."""
         return self.max_tokens if "max_tokens" in self.model_fields_set else CHAT_MAX_TOKENS
 
 
@@ -225,7 +225,7 @@ class AuditsConfig(Section):
     """The share of requests run to the last step, and the probability that a false alarm is ever raised.
 
     `fallback` serves after an alarm, by default "everything" for a promise on the set of answers, else "guide".
-    Without a `seed` the draws of each process differ. With modes audits are always on, and have neither of these two.
+    Without a `seed` the draws of each process differ. With modes, audits are always on, and these two cannot be set.
     """
 
     probability: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.05
@@ -287,9 +287,9 @@ class StoredConfig(Section):
 
 
 class CapConfig(Section):
-    """A cap in USD: on all requests, or on those of each key, user, segment or model, in each day or month, or ever.
+    """A cap in USD: on all requests, or on those of each key, user, segment or model, per day, per month, or for ever.
 
-    With a `name` it is for that key, user, segment or model alone, in place of the cap that the others have.
+    With a `name` it applies only to that key, user, segment or model, and replaces the cap that the others have.
     """
 
     per: Literal["all", "key", "user", "segment", "model"] = "all"
@@ -314,7 +314,7 @@ def _cap_problems(caps: tuple[CapConfig, ...]) -> Iterable[str]:
 
 
 class AlertsConfig(Section):
-    """At which shares of a cap somebody is told, and the environment variable that holds the address to post it to."""
+    """The shares of a cap at which alerts are sent, and the environment variable with the URL they are posted to."""
 
     at: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(default=(0.8,), min_length=1)
     webhook_env: str | None = None
@@ -327,8 +327,8 @@ class BudgetConfig(StoredConfig):
     names, for all processes that share it; days and months begin in `time_zone`. A call waits up to `wait_s` for money
     held by running calls. `unsettled_per_key` limits what a process holds for calls of a key whose clients have left,
     by default to a tenth of the smallest cap. If a call does not fit, "serve_best" serves
-    the best answer so far, and "refuse" serves nothing. While the store does not answer, "refuse" makes no call, and
-    "allow_and_record" counts in this process alone, and books that once the store answers.
+    the best answer so far, and "refuse" serves nothing. While the store does not answer, "refuse" makes no call;
+    "allow_and_record" counts only in this process, and books the costs once the store answers.
     """
 
     per_question: _Positive | None = None
@@ -363,9 +363,9 @@ class BudgetConfig(StoredConfig):
 class TimeoutsConfig(Section):
     """Wall-clock limits in seconds.
 
-    Of a stream `per_call_s` limits only the wait for its first text or thought, or `first_token_s` if that is set;
-    `idle_s`, by default the same, the wait for each further piece, and `per_stream_s` the whole. `per_store_s` is how
-    long a request waits for a store, by default 1.
+    For a stream, `first_token_s` limits the wait for its first text or thought, and `idle_s` that for each further
+    piece, both by default `per_call_s`; `per_stream_s` limits the whole stream. `per_store_s` is how long a request
+    waits for a store, by default 1.
     """
 
     per_call_s: _Positive = 120.0
@@ -377,9 +377,9 @@ class TimeoutsConfig(Section):
 
 
 class LimitsConfig(Section):
-    """What one key may use, as each process counts; None is no limit.
+    """What one key may use, as counted by each process; None is no limit.
 
-    Requests, and tokens read and written, a minute; requests at once; bytes of a body; the models that it may name.
+    Requests per minute, tokens read and written per minute, requests at once, bytes of a body, and models it may name.
     """
 
     requests_per_minute: _Count | None = None
@@ -393,9 +393,9 @@ class ServerKeyConfig(Section):
     """A key for the server: its owner's name and its SHA-256. The key itself is stored nowhere.
 
     `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `feedback` feedback
-    that counts for certificates, `review` judging outputs, under the key's name, `view` the page of status, `metrics`
-    reading `/metrics`; `admin` all of these but requests to models, and changing modes. `limits` take the place of the
-    server's.
+    that counts for certificates, `review` judging outputs, under the key's name, `view` the status page, `metrics`
+    reading `/metrics`; `admin` allows all of these except requests to models, and also changing modes. `limits` replace
+    the server's.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -406,7 +406,7 @@ class ServerKeyConfig(Section):
 
 
 class ReviewConfig(Section):
-    """The review page `/ui/review`. By default people judge the audits in the traces, and their store keeps it."""
+    """The review page `/ui/review`. By default people judge the audits in the traces, whose store keeps the results."""
 
     log: str | None = Field(default=None, min_length=1)
     file: str | None = Field(default=None, min_length=1)
@@ -417,11 +417,11 @@ class ReviewConfig(Section):
 class ServerConfig(Section):
     """The address, the keys and the limits of `cascade serve`.
 
-    `name` is the cascade's name among the models that a client sees; `workers` processes serve. `any_address` allows
-    addresses other than loopback without keys. Limits in seconds: `request_s` for a whole request, `body_s` for sending
-    a body and for a client that reads nothing, `drain_s` for running requests after the server was told to stop.
-    `access_log` is a file that gets a line of JSON for each request; "-" for the standard output. A connection is kept
-    for `keep_alive_s` between requests, and a stream that is silent for `heartbeat_s` gets a comment.
+    `name` is the cascade's name among the models that a client sees; `workers` is the number of processes that serve.
+    `any_address` allows addresses other than loopback without keys. Limits in seconds: `request_s` for a whole request,
+    `body_s` for sending a body and for a client that reads nothing, `drain_s` for running requests once the server is
+    to stop. `access_log` is a file that gets a line of JSON per request, or "-" for standard output. A connection is
+    kept open for `keep_alive_s` between requests; a stream that is silent for `heartbeat_s` gets a comment.
     """
 
     name: _Name = "cascade"
@@ -458,8 +458,8 @@ class ModesConfig(StoredConfig):
     """How `cascade serve` observes, certifies and enforces. Without this section the policy serves at once.
 
     While observing, `share` of the conversations is drawn; the share `certify` of them certifies, the others fit.
-    `risk` and `confidence` are of the certificate, the confidence over all looks; `comparator` says when two answers
-    are the same. `examples` messages at the head of each request are the application's own.
+    `risk` and `confidence` are the certificate's, the confidence over all looks; `comparator` says when two answers
+    are the same. The first `examples` messages of each request are the application's own examples.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -471,7 +471,7 @@ class ModesConfig(StoredConfig):
 
     @property
     def delta(self) -> float:
-        """The probability that all looks together may spend: 1 − confidence, as decimals."""
+        """The probability that all looks together may spend: 1 − confidence, computed in decimals."""
         return float(1 - Fraction(repr(self.confidence)))
 
 
@@ -499,7 +499,7 @@ class TracesConfig(StoredConfig):
 
 
 def traces_shorthand(value: object) -> object:
-    """Expand a URL, "on" and "off", which are short forms; None is off."""
+    """Expand the short forms of `traces`: a URL, "on" and "off"; None is off."""
     if value is True or value == "on":
         return {}
     if value is False or value == "off":
@@ -508,7 +508,7 @@ def traces_shorthand(value: object) -> object:
 
 
 def provider_shorthand(value: object) -> object:
-    """Expand "local", "replay:log.jsonl" and "my_module:factory", which are short forms."""
+    """Expand the short forms of `provider`: "local", "replay:log.jsonl" and "my_module:factory"."""
     if not isinstance(value, str):
         return value
     kind, colon, path = value.partition(":")

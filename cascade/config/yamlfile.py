@@ -65,7 +65,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
 
 
 def parse_yaml(text: str, source: str) -> Mapping[str, Any]:
-    """Read settings from YAML text, as safely; errors name `source`. Raises ConfigError."""
+    """Read settings from YAML text, as safely as `read_yaml`; errors name `source`. Raises ConfigError."""
     try:
         document = yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
