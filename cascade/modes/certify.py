@@ -1,8 +1,8 @@
-"""Test on whole conversations that at most a share r of the requests differs, as the server will serve them.
+"""Test, on whole conversations replayed as the server will serve them, that at most a share r of the requests is lost.
 
 The served rule: a turn is kept where the policy stops before the guide; from then on the guide answers the
 conversation. So a conversation of T turns has at most one lost turn, D = 0 or 1, and at most a share r of the requests
-is lost if E[D − rT] ≤ 0. D may fall where a threshold becomes laxer, since another turn is then kept first. So the
+is lost if E[D − rT] ≤ 0. D may fall as a threshold becomes more lenient, since another turn is then kept first. So the
 thresholds are fixed on other requests and tested from strict to lenient, each at the whole level, until the first one
 that fails.
 
@@ -22,11 +22,11 @@ from cascade.table import Bools, Floats, Ints
 
 _THRESHOLDS = 50
 _STAKES = np.linspace(0.02, 0.98, 49)
-"""Shares of the largest stake with which no lost conversation can ruin the capital."""
+"""Shares of the largest stake at which no lost conversation can ruin the capital."""
 
 
 def grid(levels: Floats) -> list[float]:
-    """Return thresholds to test, strict to lenient: midways between levels of other requests, so that none lies on one.
+    """Return thresholds to test, strict to lenient: midpoints between levels of other requests, so none equals one.
 
     >>> grid(np.array([[np.inf, 0.2], [np.inf, 0.6], [np.inf, 0.2]]))
     [0.4, inf]
@@ -100,7 +100,7 @@ class Proof(NamedTuple):
 
     Attributes:
         risk, level: of the promise.
-        stake: λ of the bet on each conversation, whose capital is multiplied by 1 + λ(rT − D); None for the exact
+        stake: λ of the bet on each conversation, which multiplies the capital by 1 + λ(rT − D); None for the exact
             test on D alone, as if each conversation had one turn, which promises no less.
     """
 
@@ -110,15 +110,15 @@ class Proof(NamedTuple):
 
     @classmethod
     def best(cls, risk: float, level: float, count: int, lengths: Sequence[int] | Ints) -> Proof:
-        """Return the test that allows most losses in `count` conversations, if they are as long as these others."""
+        """Return the test that allows the most losses in `count` conversations, if others' lengths are typical."""
         turns = np.asarray(lengths, dtype=np.float64)
         bets = [cls(risk, level, stake / (1 - risk)) for stake in _STAKES] if turns.size and turns.max() > 1 else []
         return max([cls(risk, level), *bets], key=lambda proof: proof.allowed(turns, count))
 
     def allowed(self, lengths: Sequence[int] | Ints | Floats, count: int | None = None) -> int:
-        """Return about how many conversations may be lost: exactly, if all have the same length; −1 for none at all.
+        """Return how many conversations may be lost, exactly if all have one length, else about; −1: it cannot pass.
 
-        They are as long as `lengths`, or, if a `count` is given, are so many like these.
+        The conversations have these `lengths`; with a `count`, there are that many, with lengths distributed alike.
         """
         turns = np.asarray(lengths, dtype=np.float64)
         count = turns.size if count is None else count

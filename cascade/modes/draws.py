@@ -1,7 +1,7 @@
-"""What is drawn of conversations and turns, the roles of conversations, and the part of delta that a look may spend.
+"""Names of conversations and turns for draws, the roles of conversations, and the part of delta that a look may spend.
 
-While a cascade observes, whole conversations are drawn; while a policy serves, single turns. The key of the draws is a
-secret of the server (`conformal.monitor`).
+While a cascade observes, whole conversations are drawn; while a policy serves, single turns. Draws are keyed with a
+secret of the cascade that no client knows (`conformal.monitor`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ GROUP_PREFIX = "group:"
 
 
 def conversation_of(group: str | None, request: str) -> str:
-    """Return the name of a conversation: the client's own; without one, each request is a conversation of its own.
+    """Return the name of a conversation: the client's, or else one that makes the request a conversation of its own.
 
-    Many clients may ask the same, and the promise is on requests as they come.
+    Equal texts make no conversation: many clients may send the same, and the promise is about requests as they come.
     """
     return f"request:{request}" if group is None else f"{GROUP_PREFIX}{storable(group)}"
 
 
 def turn_of(name: str | None, chat: ChatRequest, request: str) -> str:
-    """Return the name of a turn: a request that is sent again under the client's name for it is the same turn.
+    """Return the name of a turn: a request that the client repeats under the same name is the same turn.
 
-    Another request under that name is another turn: no client can let an outcome stand for other requests.
+    A different request under that name is another turn, so no client can make one outcome stand for other requests.
     """
     if not name:
         return request
@@ -37,7 +37,7 @@ def turn_of(name: str | None, chat: ChatRequest, request: str) -> str:
 
 
 def goes_on(messages: Sequence[Mapping[str, Any]], examples: int = 0) -> bool:
-    """Return whether a request has an earlier reply, not counting those among its first messages, the `examples`."""
+    """Return whether a request contains an earlier reply, not counting its first `examples` messages."""
     return any(message.get("role") == "assistant" for message in messages[examples:])
 
 

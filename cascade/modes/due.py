@@ -1,4 +1,4 @@
-"""When the next look is due: how many conversations certify, and how many rows fit."""
+"""When the next look is due: how many certifying conversations and how many rows to fit it needs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LEAST_FIT = 50
 
 
 class NextLook(NamedTuple):
-    """What the next look takes, as far as counts tell.
+    """What the next look needs, and the counts so far.
 
     Attributes:
         look: its number.
-        needed: conversations from which half of the promised share may lose.
-        wait: conversations until then, at the rate of the draws.
-        counts: what there is now.
+        needed: how many certifying conversations it needs (`conversations_for`).
+        wait: about how many more conversations have to be served until it is due, at the rate of the draws.
+        counts: the counts so far.
     """
 
     look: int
@@ -30,11 +30,11 @@ class NextLook(NamedTuple):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the look may be taken."""
+        """Whether the look is due."""
         return self.wait == 0
 
     def describe(self) -> str:
-        """Describe it in a sentence."""
+        """Describe the look in a sentence."""
         lack = "" if self.is_ready else f", and about {self.wait} more conversations are needed at the rate of draws"
         return (
             f"look {self.look} takes {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
@@ -43,9 +43,9 @@ class NextLook(NamedTuple):
 
 
 def next_look(state: CascadeState, counts: Counts, modes: ModesConfig) -> NextLook:
-    """Return what a cascade's next look takes.
+    """Return what a cascade's next look needs.
 
-    It reads no outcome of a row that may certify, so the time of a look does not depend on them.
+    No outcome of a row that may certify is read, so the time of a look does not depend on these outcomes.
     """
     needed = conversations_for(modes.risk, state.next_level(modes.delta))
     certify, fit = modes.share * modes.certify, modes.share * (1 - modes.certify)
@@ -54,12 +54,12 @@ def next_look(state: CascadeState, counts: Counts, modes: ModesConfig) -> NextLo
 
 
 def conversations_for(risk: float, level: float) -> int:
-    """Return about how many conversations certify though half of the promised share of them loses.
+    """Return about how many conversations suffice to certify if half of the promised share of them is lost.
 
     >>> conversations_for(0.1, 0.05)
     116
     """
-    count = math.ceil(math.log(level) / math.log1p(-risk))  # so many prove it if none loses
+    count = math.ceil(math.log(level) / math.log1p(-risk))  # enough if none is lost
     while (most_losses(count, risk, level) or 0) < risk * count / 2:
         count += max(1, count // 20)
     return count

@@ -1,7 +1,7 @@
-"""A look: chooses a policy on the fitting rows, certifies it on whole conversations, and computes the saving.
+"""A look: choose a policy on the fitting rows, certify it on whole conversations, and compute the saving.
 
 It is a pure function of rows and drawn requests. A turn without an outcome counts as kept and lost at every threshold.
-No mean of costs includes such a turn, or one of unknown cost.
+Means of costs leave out such turns, and turns of unknown cost.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from cascade.table import Floats, Ints, Log
 
 Row: TypeAlias = dict[str, Any]
 CHOOSES, LEARNS = 0.5, 0.3
-"""The level at which a policy must keep the promise where it is chosen, which proves nothing; and the share of these
-conversations from which a rule is learned that is tried on the others."""
+"""The level at which a policy must keep the promise on the conversations that choose it, which proves nothing; and the
+share of these conversations on which a rule is learned, to be tried on the others."""
 _HOW = (
     "The policy and its thresholds were chosen without these conversations.",
     "Whole conversations were drawn, and replayed as they are served: after a kept turn the guide answers the rest.",
@@ -49,9 +49,9 @@ class LookResult:
     """The outcome of a look.
 
     Attributes:
-        page: the arithmetic, as plain JSON values.
-        in_force: the certificate, if there is one and a saving.
-        files: the policy directory, by plain names.
+        page: the figures, as plain JSON values.
+        in_force: the certificate; None if nothing was certified, or if it saves nothing.
+        files: the files of the policy directory, by plain names.
     """
 
     page: Mapping[str, Any]
@@ -60,16 +60,16 @@ class LookResult:
 
 
 class Observed(NamedTuple):
-    """Drawn requests with an outcome, in which the guide's output counts as right.
+    """Drawn requests with an outcome; the guide's output counts as right.
 
     Attributes:
-        log: one row for each; their groups are the conversations.
-        row: the row of each trace.
+        log: one row per request; the groups are the conversations.
+        row: the number of each trace's row.
         uncached: float64 (n,), what the guide's call would have cost without a prompt cache, nano-USD; NaN: unknown.
-        comparator: when two answers are the same.
-        facts: about the calls; None in a simulation.
+        comparator: the rule that says whether two answers are the same.
+        facts: facts about the calls; None in a simulation.
         cascade: what the cascade that was observed, and will serve, is made of; None in a simulation.
-        signs: what the replies report of their models.
+        signs: what the replies report about their models.
     """
 
     log: Log
@@ -82,7 +82,7 @@ class Observed(NamedTuple):
 
 
 def complete(rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str]) -> list[Row]:
-    """Return the rows in traces of drawn requests with an outcome, on which all models (the guide last) answered."""
+    """Return the trace rows of those drawn requests with an outcome that all models (the guide last) answered."""
     settled = {draw.trace_id: draw for draw in drawn if draw.outcome == "complete"}
     episodes: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -149,18 +149,18 @@ class Conversations(NamedTuple):
         return cls(observed.log.take(row[recorded]), observed.uncached[row[recorded]], turns)
 
     def take(self, rows: Ints) -> Conversations:
-        """Return the chosen turns, if all are on record."""
+        """Return the turns of chosen rows. Every turn must be on record."""
         log = self.log.take(rows)
         return Conversations(log, self.uncached[rows], ConversationTurns(np.arange(log.n), _numbers(log.groups)))
 
 
 def _numbers(names: Sequence[str]) -> Ints:
-    """Return a number for each distinct name, in their order."""
+    """Return, for each name, its place among the sorted distinct names."""
     return np.asarray(np.unique(names, return_inverse=True)[1], dtype=np.int64)
 
 
 def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesConfig, audit: float) -> LookResult:
-    """Look: choose on the other rows, certify on whole conversations, and see whether the policy saves money.
+    """Take a look: choose on the other rows, certify on whole conversations, and check that the policy saves money.
 
     No earlier look has used the conversations that this one has taken. `audit` is the share that will be audited.
     """
@@ -174,7 +174,7 @@ def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesC
 def _looked(
     page: dict[str, Any], observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesConfig
 ) -> LookResult:
-    """Look, and write the figures on the page. Raises UsageError, with the reason, if nothing can be promoted."""
+    """Take a look and put its figures on the page. Raises UsageError, with the reason, if nothing can be promoted."""
     others = [draw for draw in drawn if draw.look != look.look and draw.trace_id in observed.row]
     certifying = [draw for draw in drawn if draw.look == look.look]
     chooses, certifies = (Conversations.of(observed, draws) for draws in (others, certifying))
@@ -202,7 +202,7 @@ def _looked(
 def _proven(
     page: dict[str, Any], policy: Policy, both: tuple[Conversations, Conversations], look: Look, modes: ModesConfig
 ) -> float:
-    """Return the threshold that is certified. Raises UsageError if there is none, or if it saves nothing."""
+    """Return the certified threshold. Raises UsageError if there is none, or if it saves nothing."""
     chooses, certifies = both
     lengths = certifies.turns.lengths
     proof = Proof.best(modes.risk, look.level, lengths.size, chooses.turns.lengths)
@@ -237,7 +237,7 @@ def _begun(look: Look, modes: ModesConfig, drawn: Sequence[Draw]) -> dict[str, A
 
 
 def _chosen(conversations: Conversations, modes: ModesConfig, audit: float) -> Policy | None:
-    """Return the policy that saves most where it keeps the promise on these conversations; None if none saves."""
+    """Return the policy that saves most of those that keep the promise on these conversations; None if none saves."""
     log = conversations.log
     several = conversations.turns.lengths.size > 1
     learns = divided(log, LEARNS, 0).learns if several else log.take(np.zeros(0, dtype=np.int64))
@@ -261,13 +261,13 @@ def promise_of(modes: ModesConfig) -> Promise:
 def _lenient(
     policy: Policy, others: Conversations, conversations: Conversations, proof: Proof, promise: Promise
 ) -> Lenient | None:
-    """Return the most lenient threshold of other conversations that passes on these."""
+    """Return the most lenient threshold, of those that other conversations give, that passes on these."""
     stops = stops_of(policy, conversations.log, promise)
     return most_lenient(proof, conversations.turns, grid(policy.walks(others.log).reach), stops)
 
 
 def stops_of(policy: Policy, log: Log, promise: Promise) -> Callable[[float], Stops]:
-    """Return what a policy does on requests whose last node is the guide, by threshold."""
+    """Return a function of the threshold: what a policy does on requests whose last node is the guide."""
     walks = policy.walks(log)
     last, order = walks.log.width - 1, None if policy.nodes is not None else policy.scores(as_read(log)).order
     guide = np.full(log.n, last) if order is None else np.argmax(order == last, axis=1)
@@ -281,7 +281,7 @@ def stops_of(policy: Policy, log: Log, promise: Promise) -> Callable[[float], St
 
 
 def _saving(conversations: Conversations, lenient: Lenient, audit: float) -> dict[str, float]:
-    """Return what the replay costs and saves a request, after the cost of audits.
+    """Return the share of requests that a cheaper model answers, and a request's guide cost and saving after audits.
 
     The first turn that the guide answers after a kept one pays the prompt in full: its cache lacks that turn.
     """

@@ -1,6 +1,6 @@
-"""The state of a cascade in service: its mode, the certificate in force, the audits. Values are frozen.
+"""The state of a cascade in service: its mode, the certificate in force, the audits. Values are immutable.
 
-`ModeStore` keeps them; every change is a method here that returns the next value.
+`ModeStore` stores them; every change is a method here that returns the next value.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Mode = Literal["observe", "enforce", "fallback"]
 Outcome = Literal["pending", "complete", "missing"]
 Verdict = Literal["open", "promoted", "refused"]
 Signs: TypeAlias = Mapping[str, tuple[str, ...]]
-"""What replies report of models: the values of each sign, such as "small answers as"."""
+"""What replies report about models: the values of each sign, such as "small answers as"."""
 ENDS_S = 86_400.0
-"""Seconds after which a conversation has ended: since its last audit, or its first turn if it is to certify."""
+"""Seconds after which a conversation counts as ended: since its last audit, or its first turn if it is to certify."""
 _MOST_OPEN = 5_000
 """The most conversations that are counted, or bet on, at a time."""
 _CHANGES = 100
-"""The maximum number of changes kept, the latest ones."""
+"""The most changes that are kept, the latest ones."""
 _SIGNS = 50
-"""The most names and builds of a model that are kept: some servers put a new one into each reply."""
+"""The most names, and the most builds, of a model that are kept: some servers report a new one with each reply."""
 
 
 def iso(at_s: float) -> str:
@@ -64,11 +64,11 @@ class InForce:
     Attributes:
         look: the look that issued it.
         risk: the share of requests that may differ from the guide's answer.
-        level: the probability, of that of all looks, at which it was tested.
-        n: conversations that certified it.
-        comparator: by which answers are the same.
-        turns: how many audits of one conversation count, at most.
-        signs: what replies of the certifying requests reported of models.
+        level: the part of delta at which it was tested.
+        n: the number of conversations that certified it.
+        comparator: the rule that says whether two answers are the same.
+        turns: the most audits of one conversation that count.
+        signs: what replies to the certifying requests reported about models.
     """
 
     certificate: str
@@ -82,14 +82,14 @@ class InForce:
 
 
 def signs_of(model: str, echoed: str | None, build: str | None, deployment: str | None = None) -> dict[str, str]:
-    """Return what a reply reports of its model at a deployment: the name and the build, as far as it does."""
+    """Return the name and the build that a reply reports for its model at a deployment, without unknown ones."""
     whose = model if deployment is None else f"{model} at {deployment}"
     signs = {f"{whose} answers as": echoed, f"{whose} answers from the build": build}
     return {sign: value for sign, value in signs.items() if value is not None}
 
 
 def audits_each(rate: float, longest: int) -> int:
-    """Return how many turns of a conversation are audited at a rate, hardly ever more; it has at most `longest`."""
+    """Return a number of audited turns that a conversation of at most `longest` hardly ever exceeds at a rate."""
     audits = rate * longest
     return max(1, min(longest, math.ceil(audits + 2 * math.sqrt(audits))))
 
@@ -101,16 +101,16 @@ class CascadeState:
     Attributes:
         mode: "observe": the guide serves; "enforce": the policy serves; "fallback": the guide serves after an alarm.
         version: grows with each change.
-        looks: looks at certifying rows so far, refused ones counted.
-        spent: the part of delta that they have spent, each by the delta of its time.
-        in_force: the certificate in force; the last one in "fallback".
-        monitor: its monitor, with the audits so far.
-        alarm: why it was withdrawn, in words.
+        looks: looks at certifying rows so far, including refused ones.
+        spent: the part of delta that the looks have spent, each by the delta set at the time.
+        in_force: the certificate in force; in "fallback", the last one.
+        monitor: the certificate's monitor, with the audits so far.
+        alarm: why the certificate was withdrawn, in words.
         changes: the latest changes, the oldest first.
         era: how often a certificate was withdrawn, a model changed while the guide served, or a server began with
             another configuration. Rows that were drawn in an earlier era neither fit nor certify.
-        signs: what replies have reported of models: the values of each sign, such as "small answers as".
-        observes: the SHA-256 of the cascade that is observed, as certificates describe it; None: not served yet.
+        signs: what replies have reported about models: the values of each sign, such as "small answers as".
+        observes: the SHA-256 of the observed cascade, as certificates describe it; None if it was not served yet.
     """
 
     cascade: str
@@ -145,7 +145,7 @@ class CascadeState:
     def promoted(self, certificate: InForce, level: float, at: str) -> CascadeState:
         """Return the state in which a new certificate is in force.
 
-        `level` is the probability that any alarm of all certificates is false; each look may spend a part of it.
+        `level` bounds the probability of a false alarm over all certificates; each look may spend a part of it.
         """
         false_alarm = look_level(level, certificate.look)
         monitor = Monitor.start(risk=certificate.risk, level=false_alarm, turns=certificate.turns)
@@ -165,18 +165,18 @@ class CascadeState:
     def replied(
         self, model: str, echoed: str | None, build: str | None, deployment: str | None, at: str
     ) -> CascadeState:
-        """Return the state after a reply of a model, which may have changed; `self` if the reply shows nothing new.
+        """Return the state after a model's reply, which may show that the model changed; `self` if nothing is new.
 
-        Under a certificate the guide serves from then on. Without one a new era begins: a certificate from
+        After a change under a certificate, the guide serves. Without a certificate, a new era begins: one from
         requests before and after the change would not hold now. `echoed` and `build` are what the reply
         reports, None if it does not; `deployment` is the one of several that replied.
 
-        Each deployment has names and builds of its own. One that no certifying request reached must answer as the
-        model did elsewhere.
+        Each deployment has its own names and builds. A deployment that no certifying request reached must report
+        what the model reported elsewhere.
         """
         reply, elsewhere = signs_of(model, echoed, build, deployment), signs_of(model, echoed, build)
         certified = self.in_force if self.mode == "enforce" else None
-        known = self.signs if certified is None else certified.signs  # another era's build was not certified
+        known = self.signs if certified is None else certified.signs  # a build of another era was not certified
         more = {
             sign: (*before, value)[-_SIGNS:]
             for sign, value in reply.items()
@@ -196,7 +196,7 @@ class CascadeState:
         return state.changed(self.mode, "a reply", why, at, era=self.era + 1)
 
     def observing(self, cascade_sha256: str, at: str) -> CascadeState:
-        """Return the state after a server has begun to observe a cascade: another one than before begins an era."""
+        """Return the state after a server begins to observe a cascade; a different configuration begins an era."""
         if self.observes in (None, cascade_sha256):
             return replace(self, observes=cascade_sha256)
         reason = "the configuration is another: requests that were observed before neither fit nor certify"
@@ -207,9 +207,9 @@ class CascadeState:
         return self.changed("fallback", by, why, at, alarm=why, era=self.era + 1, **others)
 
     def set_mode(self, mode: Mode, by: str, why: str, at: str) -> CascadeState:
-        """Return the state with the mode that a person asks for.
+        """Return the state with the mode that a person sets.
 
-        Raises UsageError if no certificate is in force to serve under.
+        Raises UsageError for "enforce" if no certificate is in force.
         """
         if mode == "enforce" and (self.in_force is None or self.alarm is not None):
             reason = "none was issued" if self.in_force is None else f"it was withdrawn: {self.alarm}"
@@ -237,14 +237,14 @@ class Draw(NamedTuple):
     Attributes:
         conversation: the name of its conversation; all turns of an observed one are drawn.
         turn: its name within the conversation.
-        role: whether it may "fit" or "certify"; or "audit": the policy served, and pages show what came of it.
-        drawn_s: when, in seconds since 1970.
-        era: the cascade's, when it was drawn.
-        certificate: of an audit, the id of the certificate that it is about.
-        outcome: "missing" if a call made only for the record failed or the client left; that counts as a loss.
-        look: the look that saw it as a certifying row.
-        differs: of an audit, whether what was served differs from the guide's.
-        e_value: the evidence after it; None until it is counted.
+        role: whether it may "fit" or "certify"; or "audit": the policy served, and pages show the result.
+        drawn_s: when it was drawn, in seconds since 1970.
+        era: the cascade's era when it was drawn.
+        certificate: for an audit, the id of the certificate that it is about.
+        outcome: "missing" if a later call failed, the client left or the server stopped; a loss if the row certifies.
+        look: the look that used it as a certifying row.
+        differs: for an audit, whether the served answer differs from the guide's; None if unknown.
+        e_value: the evidence after this audit; None until it is counted.
     """
 
     trace_id: str
@@ -265,10 +265,10 @@ def counted(state: CascadeState, waiting: Iterable[Draw], now_s: float, at: str)
     """Return the state after the audits that can be counted, and these audits with the evidence.
 
     A conversation is one bet. It counts once it has ended, all its results are known and all that began before it
-    have counted. So neither whether nor when it counts depends on a result. Those that wait are bet on at their
-    lowest, in the same order, and the alarm is raised if that is enough (`Monitor.update`). An audit of which
-    nobody can know whether it differs is passed over: a failure of the guide is no evidence. `waiting` has audits
-    of the certificate in force as they were drawn, none of a conversation that has counted.
+    have counted. So neither whether nor when it counts depends on a result. On those that wait, the bets that end
+    lowest are made in the same order, and the alarm is raised if they suffice (`Monitor.update`). An audit that
+    ended without a result is skipped: a failure of the guide is no evidence. `waiting` has audits of the
+    certificate in force in the order of their draws, none of a conversation that has counted.
     """
     monitor = state.monitor
     if monitor is None or state.mode != "enforce":
@@ -300,11 +300,11 @@ class Look(NamedTuple):
     Attributes:
         look: k, from 1.
         opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
-        until_s: when another process may take it up, since its own must have ended.
+        until_s: when another process may resume it, since its own must have ended by then.
         level: the part of delta that it may spend.
-        era: the cascade's when it began.
+        era: the cascade's era when it began.
         tries: how many processes have begun it; all but the last were interrupted.
-        verdict: "open" while it runs. One that broke off has spent its share, and is taken up again.
+        verdict: "open" until it is closed. An interrupted look has spent its part of delta, and is resumed.
         page: the result, as plain JSON values.
     """
 
@@ -328,11 +328,11 @@ class Counts(NamedTuple):
     """Counts of a cascade's drawn rows.
 
     Attributes:
-        fit: settled rows of this era that may fit: those that do not certify, and those that a look has seen.
+        fit: settled rows of this era that may fit: those that do not certify, and those that a look has used.
         conversations: conversations that may certify, each with all of its turns.
         pending: rows without an outcome yet, which hold up all conversations that began later.
-        since_s: when the first of these was drawn, in seconds since 1970; None without one.
-        until_s: when the last of them ends without an outcome, if their processes were killed.
+        since_s: when the first pending row was drawn, in seconds since 1970; None if there is none.
+        until_s: when the last of them counts as missing, if their processes were killed.
     """
 
     fit: int = 0
@@ -343,7 +343,7 @@ class Counts(NamedTuple):
 
     @property
     def hindrance(self) -> str | None:
-        """What keeps further conversations from a look, in a sentence; None if nothing does."""
+        """What keeps further conversations out of a look, as a message; None if nothing does."""
         if self.since_s is None or self.until_s is None:
             return None
         since, until = iso(self.since_s), iso(self.until_s)

@@ -1,4 +1,4 @@
-"""Stores the state of cascades, so that replicas agree and a restart forgets nothing.
+"""Stores the state of cascades, so that replicas agree and a restart loses nothing.
 
 Every change is one transaction that reads, decides and writes with the row locked; the decision is a pure function.
 """
@@ -23,7 +23,7 @@ from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, counte
 from cascade.records.database import Database, cascades, draws, insert, looks, written
 
 LEASE_S = 300.0
-"""Seconds that a process may take for a look, and may not renew a pending row: then it counts as killed."""
+"""Seconds after which a process counts as killed if it has not closed its look, or not renewed a pending row."""
 _LOOK, _DRAW = [looks.c[name] for name in Look._fields], [draws.c[name] for name in Draw._fields]
 _bound = sa.bindparam
 _STATE = sa.select(sa.case((cascades.c.version != _bound("known"), cascades.c.document)), cascades.c.version).where(
@@ -31,7 +31,7 @@ _STATE = sa.select(sa.case((cascades.c.version != _bound("known"), cascades.c.do
 )
 _LOCKED = _STATE.with_for_update()
 _WRITTEN = sa.select(written).where(written.c.conversation == _bound("conversation"))
-"""Statements of every request. To make one takes as long as to run it."""
+"""Statements that every request runs, built once: building one takes as long as running it."""
 _PENDING = draws.c.outcome == "pending"
 
 
@@ -41,9 +41,9 @@ def now_iso() -> str:
 
 
 def _whole(state: CascadeState, now_s: float) -> sa.Select[tuple[str]]:
-    """Select conversations that may certify: no turn is pending, audited, of another era, or was looked at.
+    """Select conversations that may certify: none of their turns is pending, audited, of another era or used by a look.
 
-    Their beginnings decide, since short ones and quick ones are over first: a conversation with a name waits `ENDS_S`,
+    Start times decide, since short and quick conversations are over first: a conversation with a name waits `ENDS_S`,
     and one that began after the oldest pending row waits for that row.
     """
     certifies = (draws.c.role == "certify") & draws.c.look.is_(None) & ~_PENDING & (draws.c.era == state.era)
@@ -55,7 +55,7 @@ def _whole(state: CascadeState, now_s: float) -> sa.Select[tuple[str]]:
 
 
 class ModeStore(Database):
-    """The state of cascades in a database. Opened by `shared`; close it. Threads may share it.
+    """The state of cascades in a database. Open it with `shared`, and close it. Threads may share it.
 
     Each method raises StoreError if the database does not answer. Then it is unknown whether a change was made.
     `cascade` is always a cascade's name, and times (`_s`) are seconds since 1970.
@@ -83,7 +83,7 @@ class ModeStore(Database):
             return self._state(connection, cascade, before)
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
-        """Replace a state by the result of `decide`; if `decide` raises, the state stays."""
+        """Replace a cascade's state with the result of `decide`; if `decide` raises, the state stays as it is."""
         with self.transaction() as connection:
             before = self._locked(connection, cascade)
             return self._write(connection, before, decide(before))
@@ -125,15 +125,15 @@ class ModeStore(Database):
         return bool(self._read(sa.select(draws.c.turn).where(observed).limit(1)))
 
     def is_pending(self, trace_id: str) -> bool:
-        """Return whether a drawn row waits for its outcome: its trace is not complete yet."""
+        """Return whether a drawn row waits for its outcome, so that its trace is not complete yet."""
         return bool(self._read(sa.select(draws.c.turn).where(draws.c.trace_id == trace_id, _PENDING)))
 
     def settle(self, row: Draw, *, missing: bool = False, differs: bool | None = None) -> CascadeState:
         """Settle a row, and count the audits that need not wait (`state.counted`); return the state.
 
-        It is pending, or an audit that another process counted as missing though its own has the result.
-        An audit counts only if its certificate is still in force. `differs`: of an audit, whether what was
-        served differs from the guide's; None if that is unknown.
+        The row is pending, or an audit that another process marked as missing although this one has the result.
+        An audit counts only if its certificate is still in force. `differs` says of an audit whether the served
+        answer differs from the guide's; None if that is unknown.
         """
         unsettled = _PENDING if differs is None else draws.c.outcome != "complete"
         settled = sa.update(draws).where(draws.c.trace_id == row.trace_id, unsettled)
@@ -144,9 +144,9 @@ class ModeStore(Database):
             return self._count(connection, state, self.now_s()) if is_new else state
 
     def count(self, cascade: str, now_s: float, alive: Collection[str] = ()) -> CascadeState:
-        """Count the audits that need not wait (`state.counted`), and as missing each row that a killed process left.
+        """Mark rows of killed processes as missing, and count the audits that need not wait (`state.counted`).
 
-        `alive` are the traces of the pending rows that this process completes.
+        `alive` has the traces of the pending rows that this process will complete; it renews them.
         """
         mine = sa.update(draws).where(_PENDING, draws.c.trace_id.in_(alive))
         orphans = sa.update(draws).where(draws.c.cascade == cascade, _PENDING, draws.c.until_s < now_s)
@@ -157,7 +157,7 @@ class ModeStore(Database):
             return self._count(connection, state, now_s)
 
     def _count(self, connection: sa.Connection, before: CascadeState, now_s: float) -> CascadeState:
-        """Count audits of the certificate in force, by conversations of which no audit was counted before."""
+        """Count audits of the certificate in force, in conversations of which no audit was counted before."""
         if before.in_force is None:
             return before
         mine = (draws.c.cascade == before.cascade) & (draws.c.certificate == before.in_force.certificate)
@@ -171,12 +171,12 @@ class ModeStore(Database):
         return self._write(connection, before, after)
 
     def draws(self, cascade: str, *, look: int | None = None) -> list[Draw]:
-        """Return drawn rows in the order they were drawn; with `look` only the rows that a look took."""
+        """Return drawn rows in the order in which they were drawn; with `look`, only the rows that this look took."""
         query = sa.select(*_DRAW).where(draws.c.cascade == cascade).order_by(draws.c.drawn_s, draws.c.trace_id)
         return [Draw(*row) for row in self._read(query if look is None else query.where(draws.c.look == look))]
 
     def counts(self, cascade: str) -> Counts:
-        """Return the counts of all rows."""
+        """Return the counts of a cascade's drawn rows."""
         with self.transaction(reading=True) as connection:
             return self._counts(connection, self._state(connection, cascade), self.now_s())
 
@@ -199,14 +199,14 @@ class ModeStore(Database):
     def open_look(self, cascade: str, opened_s: float, modes: ModesConfig) -> Look | NextLook:
         """Begin a look: count it, and take the conversations that certify, which never certify again.
 
-        It is counted before anybody sees a row, so an interrupted look has spent its share. An interrupted look is
-        resumed, with its number, its part of delta and its rows, before another one begins.
+        It is counted before any row is read, so an interrupted look has spent its part of delta. It is resumed, with
+        its number, its part of delta and its rows, before another one begins.
 
         Returns:
-            The look; the plan of the next one if it is not due, and then nothing was counted.
+            The look; or, if the next look is not due, what it needs, and then nothing was counted.
 
         Raises:
-            UsageError: another process may be looking; nothing was counted.
+            UsageError: another process may still have a look open; nothing was counted.
         """
         with self.transaction() as connection:
             state = self._locked(connection, cascade)
@@ -235,12 +235,12 @@ class ModeStore(Database):
     ) -> bool | None:
         """Record the outcome of a look and, in the same transaction, its promotion.
 
-        `promoted` puts the certificate in force; None if it was refused. If it returns the state unchanged, the
-        certificate came too late and is refused too.
+        `promoted` puts the certificate in force; it is None if the look refused. If it returns the state unchanged,
+        the certificate came too late and is refused, too.
 
         Returns:
-            Whether the policy was promoted. None if the look was not open any more: another process closed it, after
-            this one's lease ended, and nothing changes.
+            Whether the policy was promoted. None if the look was no longer open: another process closed it after
+            this one's lease had ended, and nothing changes.
         """
         texts = {name: base64.b64encode(data).decode("ascii") for name, data in files.items()}
         with self.transaction() as connection:
@@ -272,7 +272,7 @@ class ModeStore(Database):
     # --- conversations in which a cheaper model answers, or has answered ---
 
     def claim(self, conversation: str) -> bool:
-        """Record that a cheaper model may answer a turn of a conversation; return False if one did before, or does."""
+        """Record that a cheaper model may answer a turn of a conversation; return False if that was on record."""
         if self.is_claimed(conversation):
             return False
         with self.transaction() as connection:
@@ -280,17 +280,17 @@ class ModeStore(Database):
             return bool(connection.execute(claim, {"conversation": conversation}).rowcount)
 
     def release(self, conversation: str) -> None:
-        """Take back a claim, since the guide has answered."""
+        """Remove a claim, since the guide has answered."""
         with self.transaction() as connection:
             connection.execute(sa.delete(written).where(written.c.conversation == conversation))
 
     def is_claimed(self, conversation: str) -> bool:
-        """Return whether a cheaper model answers or has answered a turn of a conversation."""
+        """Return whether a cheaper model is answering, or has answered, a turn of a conversation."""
         return bool(self._read(_WRITTEN, conversation=conversation))
 
 
 def _resumed(connection: sa.Connection, look: Look, now_s: float) -> Look:
-    """Take up an open look, once its last process must have ended. Raises UsageError before."""
+    """Resume an open look once its last process must have ended. Raises UsageError before that."""
     if now_s < look.until_s:
         again = f"Try again once it is done, in {look.until_s - now_s:.0f} s at most."
         raise UsageError(f"Another process is looking at {look.cascade}. {again}")
