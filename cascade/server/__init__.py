@@ -1,4 +1,4 @@
-"""`cascade serve`: a cascade behind OpenAI's chat completions and responses, and Anthropic's messages.
+"""`cascade serve`: a cascade behind the APIs of OpenAI (chat completions, responses) and Anthropic (messages).
 
 An application only has to change its base URL.
 """

@@ -1,6 +1,6 @@
-"""What a request may take of the server: places and buffered bytes, which keys share, and its key's own limits.
+"""Limits on what a request may use of the server: places and bytes, which keys share, and its key's own limits.
 
-All are counted in this process: with N replicas a key has N times its limits.
+Each process counts for itself, so with N replicas a key has N times its limits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cascade.server.errors import GatewayError
 
 _MINUTE_S = 60.0
 ADMITTED = "cascade.admitted"
-"""In a request's scope, what to call once it is admitted."""
+"""The name in a request's scope of the function to call once it is admitted."""
 
 
 class Share:
-    """An amount that keys share, each at most as much as it leaves to others: so none of them takes all.
+    """An amount that keys share. Each may take at most as much as it leaves free, so none of them takes everything.
 
     >>> places = Share(100)
     >>> places.take("app", 50), places.take("app", 1), places.take("batch", 25), places.take("batch", 1)
@@ -34,9 +34,9 @@ class Share:
         self.by_key = Counter[str | None]()
 
     def take(self, key: str | None, amount: int, *, shares: bool = True) -> bool:
-        """Take an amount, if it is there; return whether it was.
+        """Take an amount if it is free; return whether it was taken.
 
-        Who shares with nobody may take all. A key that has nothing may take what it needs.
+        Without `shares` a key may take everything. A key that holds nothing may take any free amount.
         """
         free, has = self.total - self.used - amount, self.by_key[key]
         if free < 0 or (shares and has and has + amount > free):
@@ -46,13 +46,13 @@ class Share:
         return True
 
     def give_back(self, key: str | None, amount: int) -> None:
-        """Give back what was taken."""
+        """Give back an amount."""
         self.used -= amount
         self.by_key[key] -= amount
 
 
 class Bucket:
-    """A token bucket: so many units a minute, of which those of one minute can be saved up.
+    """A token bucket: it fills with so many units per minute, and holds at most the units of one minute.
 
     >>> now = 0.0
     >>> bucket = Bucket(60, lambda: now)
@@ -66,24 +66,24 @@ class Bucket:
         self._level, self._at_s = self._most, clock()
 
     def wait_s(self) -> float:
-        """Return the seconds until there is a unit; 0 if there is one."""
+        """Return the seconds until a unit is available; 0 if one is."""
         now_s = self._clock()
         self._level = min(self._most, self._level + (now_s - self._at_s) * self._most / _MINUTE_S)
         self._at_s = now_s
         return max(0.0, (1 - self._level) * _MINUTE_S / self._most)
 
     def resize(self, per_minute: int) -> None:
-        """Fill at another rate from now on. What is there stays, up to a minute's."""
+        """Fill at another rate from now on. The units in the bucket stay, up to those of one minute."""
         self.wait_s()
         self._most = float(per_minute)
 
     def spend(self, units: int) -> None:
-        """Take units, also those that are not there yet: whoever comes next waits for them."""
+        """Take units, even more than the bucket has: the next request waits until it has refilled."""
         self._level -= units
 
 
 class Newcomers(dict[object, Callable[[], None]]):
-    """Connections over which no request was admitted yet, and what ends each. Of more than `most` the oldest ends.
+    """Connections without an admitted request yet, with what closes each. Beyond `most`, the oldest is closed.
 
     >>> ended, newcomers = [], Newcomers(1)
     >>> newcomers.add(1, lambda: ended.append(1)), newcomers.add(2, lambda: ended.append(2))
@@ -108,11 +108,11 @@ class Admission:
     """Admits the requests of a server; `names` are the models that a client may name.
 
     Attributes:
-        places: those of requests under way.
-        buffered: bytes of their bodies.
-        newcomers: connections that no request was admitted over; as many as requests may be under way.
-        buckets: what each key has left of a minute, by its name and the unit.
-        reading: the thread of large bodies. A parser lets no other thread run; several would starve the loop.
+        places: one for each request under way.
+        buffered: the bytes of their bodies.
+        newcomers: connections without an admitted request, at most as many as requests may be under way.
+        buckets: what each key has left of its limits per minute, by the key's name and the unit.
+        reading: the thread that parses large bodies. A parser lets no other thread run; several would starve the loop.
 
     Raises:
         ConfigError: a key is limited to models that do not exist.
@@ -123,7 +123,7 @@ class Admission:
     ) -> None:
         self.settings, self._clock = settings, clock
         self.places, self.buffered = Share(settings.max_requests), Share(settings.max_buffered_bytes)
-        self.shares = len(settings.keys) > 1  # a key that is alone shares with nobody
+        self.shares = len(settings.keys) > 1  # a single key shares with none
         self.newcomers = Newcomers(settings.max_requests)
         self.reading = ThreadPoolExecutor(1, "cascade-bodies")
         self.buckets: dict[tuple[str | None, str], Bucket] = {}
@@ -133,7 +133,7 @@ class Admission:
             raise ConfigError([f"server: limits.models names {', '.join(unknown)}; known: {', '.join(names)}"])
 
     def take_over(self, before: Admission) -> None:
-        """Count on where another admission leaves off, whose requests are still under way."""
+        """Continue the counts of an earlier admission, whose requests are still under way."""
         most = self.places.total, self.buffered.total, self.newcomers.most
         self.places, self.buffered = before.places, before.buffered
         self.newcomers = before.newcomers
@@ -157,7 +157,7 @@ class Admission:
         return Visit(self, key, limits)
 
     def bucket(self, key: str | None, unit: str, per_minute: int | None) -> Bucket | None:
-        """Return a key's bucket; None without a limit."""
+        """Return a key's bucket for a unit; None without a limit."""
         if per_minute is None:
             return None
         if (key, unit) not in self.buckets:
@@ -170,8 +170,8 @@ class Visit:
     """What one request has taken. `end` gives it back, and may be called twice.
 
     Attributes:
-        tokens: read and written for it, as far as providers said.
-        sent: bytes of the answer that its client has so far.
+        tokens: the tokens read and written for it, as far as providers reported them.
+        sent: the bytes of the answer that were sent to its client so far.
     """
 
     admission: Admission
@@ -183,7 +183,7 @@ class Visit:
     _bytes: int = field(default=0, init=False)
 
     def begin(self) -> None:
-        """Take a place. Raises GatewayError: all are taken (503), or as many as this key may have (429)."""
+        """Take a place. Raises GatewayError if all are taken (503), or if the key is at one of its limits (429)."""
         admission, limits = self.admission, self.limits
         tokens = admission.bucket(self.key, "tokens", limits.tokens_per_minute)
         if tokens is not None and (wait_s := tokens.wait_s()):
@@ -215,7 +215,7 @@ class Visit:
             raise GatewayError(403, message, code="model_not_allowed", param="model")
 
     def end(self) -> None:
-        """Give back what the request has taken, and spend its tokens; if they are unknown, the bytes / 4."""
+        """Give back what the request has taken, and spend its tokens; if they are unknown, a quarter of its bytes."""
         spent = self.tokens or (self._places and (self._bytes + self.sent) // 4)
         tokens = self.admission.bucket(self.key, "tokens", self.limits.tokens_per_minute)
         if tokens is not None:

@@ -1,4 +1,4 @@
-"""The application: which endpoint answers each path, and what holds for every request.
+"""The application: which endpoint answers each path, and the rules that apply to every request.
 
 `Edge` checks every request's key, limits and time, and answers every failure in the client's dialect.
 """
@@ -51,7 +51,7 @@ _CLIENT_LEFT = 499
 _GRACE_S = 1.0
 """Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
 _POLL_S = 0.1
-"""How often it is seen whether the last request of an edge has ended."""
+"""Seconds between checks whether the last request of an edge has ended."""
 _PROBES_S = 2.0
 """Seconds that `/readyz` waits for all stores: one that has not answered by then counts as failing."""
 _TABLES = {
@@ -59,16 +59,16 @@ _TABLES = {
     "modes": ("cascade_modes", "cascade_draws", "cascade_written"),
     "budget": ("cascade_accounts", "cascade_holds"),
 }
-"""What requests write, by the store."""
+"""The tables that requests write, by store."""
 
 
 def application(*orchestrators: Orchestrator, instruments: Instruments | None = None) -> Gateway:
     """Return the ASGI application that serves cascades. They are closed when the application shuts down.
 
     Args:
-        orchestrators: answer the requests, each those that name it or one of its models. The first has the server's
-            settings, and the caps.
-        instruments: what is measured with, which the caller closes; by default without an access log.
+        orchestrators: each answers the requests that name it or one of its models. The first one has the server's
+            settings and the caps.
+        instruments: the server's counts and access log, which the caller closes; by default there is no log.
 
     Raises:
         ConfigError: no chat request can be served with a configuration, or two share a name.
@@ -97,14 +97,14 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
 
 
 class Gateway:
-    """The ASGI application: each request is served by the latest edge, and ends on the one that it began on."""
+    """The ASGI application: the latest edge serves each new request, and keeps it until the request ends."""
 
     def __init__(self, edge: Edge) -> None:
         self.edge, self._stops, self._ending = edge, False, set[asyncio.Task[None]]()
         self._life = Router([], lifespan=self._living)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one request, or begin and end with the server."""
+        """Serve one request, or start and stop with the server."""
         return (self.edge if scope["type"] == "http" else self._life)(scope, receive, send)
 
     @asynccontextmanager
@@ -116,9 +116,9 @@ class Gateway:
         await self.edge.life.__aexit__(None, None, None)
 
     async def swap(self, edge: Edge) -> None:
-        """Serve further requests with another edge, which takes over what must not be forgotten.
+        """Serve further requests with another edge, which takes over the state that must not be lost.
 
-        The one before ends once its requests and calls have, each within its own limits.
+        The earlier edge ends once its requests and calls have ended, each within its own limits.
         """
         await self.edge.leave()
         edge.take_over(self.edge)
@@ -129,7 +129,7 @@ class Gateway:
         await edge.life.__aenter__()
 
     async def _end(self, edge: Edge) -> None:
-        while edge.busy and not self._stops:  # noqa: ASYNC110 - three rooms would have to tell an event
+        while edge.busy and not self._stops:  # noqa: ASYNC110 - three modules would have to set an event
             await asyncio.sleep(_POLL_S)
         await edge.life.__aexit__(None, None, None)
 
@@ -159,10 +159,10 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 class Stores:
-    """Whether the stores of a cascade take writes now, and its models answer.
+    """Checks whether the stores of a cascade accept writes, and whether its models answer.
 
     Attributes:
-        needed: those without which requests are refused.
+        needed: the names of those without which requests are refused.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -190,7 +190,7 @@ class Stores:
 
 
 def _takes_writes(url: str, tables: Iterable[str], limit_s: float | None) -> bool:
-    """Return whether a database takes a write now, and gives locks on some tables, in the time that a request has."""
+    """Return whether a database accepts a write, and grants locks on tables, within the time that a request has."""
     import sqlalchemy as sa
 
     from cascade.records.database import Database, formats, metadata
@@ -208,11 +208,11 @@ def _takes_writes(url: str, tables: Iterable[str], limit_s: float | None) -> boo
 
 
 class Edge:
-    """What serves the requests of some configurations. `scope["exchange"]` is the request's `HttpExchange`.
+    """Serves the requests of some configurations. `scope["exchange"]` is the request's `HttpExchange`.
 
     Attributes:
-        life: begins and ends it.
-        tasks: what runs beside the requests.
+        life: the context manager that starts and stops the edge.
+        tasks: the tasks that run beside the requests.
 
     Raises:
         ConfigError: as `application` does.
@@ -238,7 +238,7 @@ class Edge:
     def _routes(self) -> list[Route]:
         feedback = endpoint([cascade.feedback for cascade in self.cascades], self.settings)
         routes = [
-            *(Route(path, _json(None), methods=["POST"]) for path in _DIALECTS),  # `_answered` takes these itself
+            *(Route(path, _json(None), methods=["POST"]) for path in _DIALECTS),  # `_answered` handles these itself
             Route("/v1/feedback", feedback, methods=["POST"]),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
@@ -264,7 +264,7 @@ class Edge:
         await asyncio.gather(*(  # calls whose clients have left
             asyncio.to_thread(cascade.runtime.halt.wait_idle, drain_s) for cascade in self.cascades
         ))  # fmt: skip
-        for cascade in reversed(self.cascades):  # the first one's caps are those of all
+        for cascade in reversed(self.cascades):  # all spend under the first one's caps
             await cascade.orchestrator.aclose()
 
     async def _readyz(self, _: Request) -> Response:
@@ -277,7 +277,7 @@ class Edge:
         return _json({"status": "ready" if serves else "failing", **merged}, 200 if serves else 503)
 
     async def _counted(self) -> str:
-        """Return what the server counts, and each cascade."""
+        """Return the counts of the server and of each cascade."""
         admission = self._admission
         shared = self._tools.text + family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used)
         shared += family("in_flight", "Requests under way.", admission.places.used)
@@ -302,7 +302,7 @@ class Edge:
 
     @property
     def newcomers(self) -> Newcomers:
-        """Connections over which no request was admitted yet."""
+        """Connections on which no request was admitted yet."""
         return self._admission.newcomers
 
     @property
@@ -314,20 +314,20 @@ class Edge:
         )
 
     async def leave(self) -> None:
-        """End what runs beside the requests."""
+        """Stop the tasks that run beside the requests."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def take_over(self, before: Edge) -> None:
-        """Go on where another edge leaves off."""
+        """Take over the state of an earlier edge."""
         self._admission.take_over(before._admission)
         for cascade, earlier in zip(self.cascades, before.cascades, strict=True):
             cascade.take_over(earlier)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        path = scope["path"]  # that of a dialect, or below it; on other paths errors have OpenAI's form
+        path = scope["path"]  # a dialect's, or one below it; on other paths errors have OpenAI's form
         kind = _DIALECTS.get(path) or next(
             (kind for base, kind in _DIALECTS.items() if path.startswith(f"{base}/")), ChatCompletions
         )
@@ -386,7 +386,7 @@ class Edge:
             paths = f"there is no such path. Chat requests go to {', '.join(_DIALECTS)}; GET / lists all paths"
             why = paths if error.status_code == HTTPStatus.NOT_FOUND else error.detail
             return refusal_of(GatewayError(error.status_code, f"{scope['method']} {scope['path'][:200]}: {why}"))
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end in silence, nor in a page of its own
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not stay silent, nor show a page of its own
             if isinstance(error, TimeoutError) and clock.expired():
                 return refusal_of(GatewayError(504, f"No answer within {limit_s:g} s.", code="request_timeout"))
             logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))  # noqa: TRY400
@@ -395,7 +395,7 @@ class Edge:
         return None
 
     def _admit(self, scope: Scope) -> None:
-        """Check a request's key and its scope. Raises GatewayError as `auth.check` does, and with 403 and 404."""
+        """Check a request's path, key, rate and scope. Raises GatewayError (401, 403, 404 or 429)."""
         path, settings, exchange = scope["path"], self.settings, scope["exchange"]
         if not path.isprintable():  # the router also takes "/metrics\n" for /metrics, which needs a scope
             raise GatewayError(404, "There is no such path: it has control characters.")

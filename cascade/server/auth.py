@@ -1,6 +1,6 @@
 """The server's own keys: what each opens, and where none is needed.
 
-A key is 256 random bits, so its SHA-256 cannot be guessed back, and no salt or slow hash is needed: those protect
+A key is 256 random bits, so it cannot be guessed from its SHA-256, and no salt or slow hash is needed: those protect
 passwords, which people choose. The configuration holds only the hash.
 """
 
@@ -20,7 +20,7 @@ from cascade.config.schema import ServerConfig, ServerKeyConfig
 from cascade.server.errors import GatewayError
 
 PREFIX = "sk-cascade-"
-"""The start of every key: `cascade.safety` knows this shape and takes keys out of logs and errors."""
+"""The start of every key, by which `cascade.safety` recognizes keys and removes them from logs and errors."""
 JUDGES = ("feedback", "admin")
 """Scopes whose feedback may count for a certificate."""
 SCOPES: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +33,7 @@ SCOPES: Mapping[str, tuple[str, ...]] = {
     "/ui/review": ("review", "admin"),
     "/ui/review/press": ("review", "admin"),
 }
-"""The scopes that open a path, or a method of it. Any key opens the others, but for those of dialects (`ask`)."""
+"""The scopes that open a path, or a method of it. The paths of dialects need `ask`; any key opens all others."""
 
 
 class NewKey(NamedTuple):
@@ -57,7 +57,7 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> ServerKeyConfig
     """Return the key that a request carries; None if the server has no keys.
 
     A server without keys answers only requests that name a loopback host, unless it may listen anywhere. So it refuses
-    a web page whose host name points at 127.0.0.1.
+    requests of a web page whose host name points at 127.0.0.1.
 
     Raises:
         GatewayError: the key is missing, wrong or expired (401), or the host is not this machine (403).
@@ -71,7 +71,7 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> ServerKeyConfig
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
     hashed = _hashed(token.strip())
-    matching = [key for key in settings.keys if hmac.compare_digest(hashed, key.sha256)]  # in a time that tells nothing
+    matching = [key for key in settings.keys if hmac.compare_digest(hashed, key.sha256)]  # in constant time
     if not matching:
         message = "The key is missing or wrong. Send one of the server's keys: Authorization: Bearer … or x-api-key: …"
         raise GatewayError(401, message, code="invalid_api_key")
@@ -82,7 +82,7 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> ServerKeyConfig
 
 
 def allows(settings: ServerConfig, key: ServerKeyConfig | None, *scopes: str) -> bool:
-    """Whether a key has one of these scopes. A server without keys allows everything to everybody."""
+    """Return whether a key has one of these scopes. A server without keys allows everything."""
     return not settings.keys or (key is not None and not {*scopes}.isdisjoint(key.scopes))
 
 
@@ -95,9 +95,9 @@ def refuse_without(settings: ServerConfig, key: ServerKeyConfig | None, *scopes:
 
 
 def new_trace(key: ServerKeyConfig | None) -> str:
-    """Return the id of a new trace, a random UUID whose last 48 bits the key has signed.
+    """Return the id of a new trace, a random UUID whose last 48 bits are a signature with the key.
 
-    So every replica knows, without a store, whose trace it is, and nobody can name the trace of another key as its own.
+    So every replica knows, without a store, whose trace it is, and no client can claim the trace of another key.
     """
     head = uuid4().bytes[:_HEAD_BYTES]
     digits = (head + _signed(key, head)).hex()
@@ -105,7 +105,7 @@ def new_trace(key: ServerKeyConfig | None) -> str:
 
 
 def owns(key: ServerKeyConfig | None, trace_id: str) -> bool:
-    """Whether a trace was begun by a request with this key.
+    """Return whether a trace was begun by a request with this key.
 
     >>> owns(None, new_trace(None)), owns(None, "0197")
     (True, False)
@@ -135,7 +135,7 @@ def listening_problems(settings: ServerConfig) -> Iterable[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is a loopback host, which no other machine can reach.
+    """Return whether a host is a loopback host, which no other machine can reach.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)

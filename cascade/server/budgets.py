@@ -1,4 +1,4 @@
-"""`/v1/budgets`: what is spent under caps on many requests, and setting it to 0; alerts when a cap is nearly spent."""
+"""`/v1/budgets`: shows and resets what is spent under caps that requests share; alerts when a cap is nearly spent."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ logger = logging.getLogger("cascade")
 _EVERY_S = _POST_S = 5.0
 _PAUSES_S = (0.0, 5.0, 60.0)  # before each try to post an alert
 _MOST = 1_000
-"""Accounts that are read at once: a client may name as many users as it wants."""
+"""The most accounts that are read at once, since a client may name any number of users."""
 
 
 class Budgets:
-    """The accounts of a server's caps. They are listed in a thread, and not over the link that requests wait for.
+    """The accounts of a server's caps. They are listed in a thread, not over the link that requests use.
 
     Raises ConfigError if the address of the alerts is wrong.
     """
@@ -75,14 +75,14 @@ class Budgets:
         return await self._list(request)
 
     async def forever(self) -> None:
-        """Look at the accounts from time to time, until it is cancelled."""
+        """Check the accounts every few seconds until cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
             with suppress(CascadeError):  # requests log and count failures of the store
                 await self.look()
 
     async def look(self) -> None:
-        """Book expired holds, forget past days, and tell of each account that has reached a share of its cap."""
+        """Book expired holds, forget past periods, and alert on each account that has reached a share of its cap."""
         spending, alerts = self._spending, self._alerts
         await asyncio.to_thread(spending.ledger.recover, datetime.now(UTC).timestamp())
         if self._today != (today := spending.caps.periods(spending.now_s())["day"]):
@@ -116,7 +116,7 @@ class Budgets:
             logger.error("budget: the webhook did not take an alert: %s", failure)
 
     def metrics(self) -> str:
-        """Return what was booked, and the alerts, in Prometheus' text form."""
+        """Return the amounts booked, and the counts of alerts, in Prometheus' text form."""
         booked, tools = {key or "": cost for key, cost in self._spending.booked.items()}, self._tools
         text = family("budget_booked_usd_total", "Booked on accounts, by key, also without answers.", booked, "key")
         labels = "account", "share"

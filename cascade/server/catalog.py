@@ -1,4 +1,4 @@
-"""The models that a client sees, who answers for each name, and a client's request as the body and headers have it."""
+"""The model names that a client sees, what answers to each, and the request that a client's body and headers make."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cascade.server.errors import GatewayError
 
 
 class Route(NamedTuple):
-    """The target of a request: a cascade at one of its levels (None: the default), or one of its models alone."""
+    """The target of a request: a cascade at one of its levels (None: the default), or just one of its models."""
 
     cascade: str
     level: str | None = None
@@ -26,7 +26,7 @@ class Route(NamedTuple):
 
     @property
     def cascaded(self) -> bool:
-        """Whether a policy decides who answers."""
+        """Whether a policy decides which model answers."""
         return self.model is None
 
 
@@ -38,7 +38,7 @@ class Catalog:
         models: the models of its ladder, the cheapest first; the last one is the guide.
         others: configured models that are not in the ladder.
         levels: the levels of its policy, the cheapest first.
-        aliases: models by their places in the configuration, names that the clients of another gateway know.
+        aliases: models by their names in the configuration, which the clients of another gateway know.
 
     >>> catalog = Catalog("support", ("small", "large"), levels=("low",))
     >>> [*catalog.routes]
@@ -53,7 +53,7 @@ class Catalog:
 
     @cached_property
     def routes(self) -> Mapping[str, Route]:
-        """Who answers, by the name."""
+        """The route of each name."""
         route = partial(Route, self.name)
         routes = {self.name: route(), **{f"{self.name}:{level}": route(level=level) for level in self.levels}}
         routes |= {model: route(model=model) for model in (*self.models, *self.others)}
@@ -78,12 +78,12 @@ class Catalog:
 
     @property
     def guide(self) -> str:
-        """The model that savings are compared with."""
+        """The model against which savings are measured."""
         return self.models[-1]
 
 
 class Menu:
-    """Every model name that a client may request of a server. A model that several cascades have is the first one's.
+    """Every model name that a client may request of a server. If several cascades have a model, the first one gets it.
 
     Raises ConfigError if the name of a cascade means something else in another one.
     """
@@ -143,8 +143,8 @@ class ClientRequest(NamedTuple):
 
         Args:
             dialect: the form in which the client wrote the body, with the body.
-            headers: by their names in lower case. Read are `x-cascade-deadline-s`, `x-cascade-explain`,
-                `x-cascade-group` and `x-cascade-segment`.
+            headers: by their names in lower case. `x-cascade-deadline-s`, `x-cascade-explain`, `x-cascade-group` and
+                `x-cascade-segment` are read.
             menu: the models that the server has.
 
         Raises:
@@ -158,7 +158,7 @@ class ClientRequest(NamedTuple):
             raise GatewayError(400, "stream must be true or false.", param="stream")
         if not (options is None or isinstance(options, Mapping)):
             raise GatewayError(400, "stream_options must be an object.", param="stream_options")
-        group, segment = headers.get("x-cascade-group") or None, headers.get("x-cascade-segment") or None  # "" is none
+        group, segment = headers.get("x-cascade-group") or None, headers.get("x-cascade-segment") or None  # "": none
         chat = sendable(ChatRequest.from_openai(dialect.request(), group=group, segment=segment))
         files = (part.get("file") for turn in chat.messages for part in objects_in(turn.get("content")))
         if "file_id" in chat.canonical and any(fields_in(file).get("file_id") is not None for file in files):
