@@ -45,16 +45,16 @@ class HttpExchange:
     """One request and its response so far.
 
     Attributes:
-        headers: its own, by their names in lower case; of several with one name, the first.
+        headers: the request's, by their names in lower case; of several with one name, the first.
         dialect: the form of its errors.
         model: the model that was asked for; "" until it is known to exist, None if the path takes none.
         owner: the server's key that the request carries; None before it is checked, or without keys.
-        visit: what it has taken of the server, None before it is admitted.
+        visit: what it has taken of the server's limits; None before it is admitted.
         receipt: the outcome, once it is answered.
-        metrics: the counts of the cascade that it names, None until that is known.
+        metrics: the counts of the cascade that it names; None until that is known.
         caller: the trace that its client names.
-        reason: why it was refused, or ended early: a code of the server's or a class of its errors.
-        writer: writes its stream, once one may begin.
+        reason: why it was refused or ended early: the code or the type of its error, or "client_left".
+        writer: writes its stream; None until one may begin.
     """
 
     send: Send
@@ -71,31 +71,31 @@ class HttpExchange:
     writer: Dialect | None = None
     started_s: float = field(default_factory=time.monotonic)
     sent_s: float = field(default_factory=time.monotonic)
-    """When something was sent last."""
+    """When a part of the body was last sent."""
 
     @cached_property
     def trace_id(self) -> str:
-        """Its id in the traces and in its response, which its key has signed."""
+        """The request's id in the traces and in its response, signed with its key."""
         return new_trace(self.owner)
 
     @property
     def key(self) -> str | None:
-        """The name of its key."""
+        """The name of the request's key."""
         return None if self.owner is None else self.owner.name
 
     def sees(self, catalog: Catalog) -> bool:
-        """Whether its key may know of a cascade: it may name one of its models, or is an admin's."""
+        """Return whether the request's key may see a cascade: it is an admin's, or may name one of the models."""
         names = None if self.visit is None else self.visit.limits.models
         is_admin = self.owner is not None and "admin" in self.owner.scopes
         return names is None or is_admin or not catalog.routes.keys().isdisjoint(names)
 
     @property
     def duration_s(self) -> float:
-        """How long it has taken."""
+        """How long the request has taken so far."""
         return time.monotonic() - self.started_s
 
     def logged(self, method: str, path: str, status: int) -> dict[str, Any]:
-        """Return its line in the access log, once it has ended."""
+        """Return the request's line for the access log, once it has ended."""
         receipt, now = self.receipt, datetime.now(UTC).isoformat(timespec="milliseconds")
         cost = None if receipt is None or receipt.cost_nano_usd is None else float(usd(receipt.cost_nano_usd))
         return {
@@ -151,7 +151,7 @@ async def answer_chat(cascades: Mapping[str, Cascade], menu: Menu, exchange: Htt
     assert visit is not None  # noqa: S101 - it was admitted
 
     def request_of(body: dict[str, Any]) -> tuple[Cascade, ClientRequest, tuple[str, ...]]:
-        visit.refuse_model(body.get("model"))  # before it is known whether there is such a model
+        visit.refuse_model(body.get("model"))  # before the client can learn whether it exists
         request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), exchange.headers, menu)
         cascade = cascades[request.route.cascade]
         exchange.model, exchange.metrics = request.name, cascade.metrics
@@ -170,7 +170,7 @@ class Cascade:
         feedback: takes feedback on its answers.
 
     Raises:
-        ConfigError: it can have no modes.
+        ConfigError: it cannot have the configured modes.
     """
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
@@ -183,14 +183,14 @@ class Cascade:
         self.feedback = AnswerFeedback(orchestrator, self.modes)
 
     def take_over(self, before: Cascade) -> None:
-        """Go on where the cascade of an earlier configuration leaves off."""
+        """Take over the state of the cascade of an earlier configuration."""
         self.runtime.take_over(before.runtime)
         self.feedback.waiting = before.feedback.waiting
         if self.modes is not None and before.modes is not None:
             self.modes.take_over(before.modes)
 
     async def counted(self) -> str:
-        """Return its counts in Prometheus' text form."""
+        """Return the cascade's counts in Prometheus' text form."""
         alarm, of_modes = (None, "") if self.modes is None else (self.modes.state.alarm, self.modes.metrics())
         return await self.metrics.text(self.runtime, alarm) + of_modes
 
@@ -213,8 +213,8 @@ class _ChatReply:
     """The answer of a cascade to one request.
 
     Attributes:
-        draft: its receipt, as far as that is known before it.
-        turn: how its mode serves it; None where none applies.
+        draft: the receipt, as far as it is known before the answer.
+        turn: how the cascade's mode serves the request; None if no mode applies.
     """
 
     cascade: Cascade
@@ -225,14 +225,14 @@ class _ChatReply:
 
     @property
     def left_s(self) -> float:
-        """How long it may take: the rest of the request's time, or less if the client asks for less."""
+        """How long the answer may take: the rest of the request's time, or less if client or configuration say so."""
         config, asked_s = self.cascade.runtime.config, self.request.deadline_s
         whole_s = config.server.request_s if asked_s is None else min(asked_s, config.server.request_s)
         left_s, question_s = max(_SHORTEST_S, whole_s - self.exchange.duration_s), config.timeouts.per_question_s
         return left_s if question_s is None else min(left_s, question_s)
 
     async def send(self, receive: Receive) -> None:
-        """Send it in one piece, or in server-sent events. An error before the first text has its own status."""
+        """Send the answer in one piece, or as server-sent events. An error before any byte has its own status."""
         request, exchange = self.request, self.exchange
         started = self.cascade.runtime.start(
             request.chat,
@@ -241,7 +241,7 @@ class _ChatReply:
             trace_id=exchange.trace_id,
             key=exchange.key,
             deadline_s=self.left_s,
-            traced=self.turn is None or self.turn.row is None or self.turn.passed,  # else once all calls are made
+            traced=self.turn is None or self.turn.row is None or self.turn.passed,  # else traced once all calls are made
         )
         if request.stream:
             exchange.writer = request.dialect
@@ -276,7 +276,7 @@ class _ChatReply:
             beats.cancel()
 
     async def _beat(self) -> None:
-        """Send a comment whenever the stream is silent: load balancers close a connection on which nothing comes."""
+        """Send a comment whenever the stream is silent, since load balancers close idle connections."""
         exchange, every_s = self.exchange, self.cascade.runtime.config.server.heartbeat_s
         while True:
             silent_s = time.monotonic() - exchange.sent_s
@@ -287,7 +287,7 @@ class _ChatReply:
             await exchange.more(b": \n\n")
 
     async def _begin(self, receipt: Receipt) -> None:
-        if self.exchange.status is None:  # else a comment has begun it
+        if self.exchange.status is None:  # else a comment has begun the stream
             failing, uncovered = self.cascade.runtime.failing_stores, receipt.uncovered or self._uncovered()
             receipt = receipt._replace(failing=failing, uncovered=uncovered)
             await self.exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
@@ -309,7 +309,7 @@ class _ChatReply:
         return None if serving is None else "; ".join(serving.uncovered(Question.of_chat(self.request.chat))) or None
 
     async def _receipt(self, answer: Answer) -> Receipt:
-        """Return the receipt of an answer, which its mode has noted."""
+        """Return the receipt of an answer, after the cascade's mode has recorded it."""
         cascade, exchange = self.cascade, self.exchange
         if self.turn is not None and cascade.modes is not None:
             await cascade.modes.answered(self.turn, answer, self.left_s + LATE_S)

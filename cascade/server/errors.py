@@ -60,7 +60,7 @@ _MEANINGS: Mapping[type[CascadeError], tuple[int, str, bool]] = {
     errors.ProviderError: (503, "provider_unavailable", True),
     CascadeError: (500, "not_served", False),
 }
-"""By class, or by the nearest of its parents: the status, the code, and whether the client library should try again."""
+"""By the error's class, or its nearest parent: the status, the code, and whether the client library should retry."""
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -69,16 +69,16 @@ _KINDS = {
     504: "timeout_error",
 }
 _SPENT = "insufficient_quota"
-"""OpenAI's wording. A header prevents the client library from repeating such a 429 within seconds."""
+"""OpenAI's word for it. A header prevents the client library from repeating such a 429 within seconds."""
 _UNPROCESSABLE = 422
 _LONGEST, _LONGEST_PARAM = 10_000, 100
-"""Characters of a message and of a field's name: a client may have written much of them."""
+"""The most characters of a message and of a field's name, since a client may have written much of them."""
 
 
 def refusal_of(error: CascadeError | GatewayError) -> Refusal:
     """Return the response to an error.
 
-    A client reads neither the address of a store nor what others spent; the log has the first.
+    A client sees neither the address of a store, which is logged, nor what others spent.
 
     >>> refusal_of(GatewayError(404, "There is no such path.")).body["error"]["type"]
     'not_found_error'

@@ -1,6 +1,6 @@
 """`POST /v1/feedback`: stores a client's later judgement of an answer beside the traces.
 
-Whose feedback is kept, and whose counts, says `docs/serve.md#who-may-judge`. An audited answer with a certificate is
+`docs/serve.md#who-may-judge` says whose feedback is kept, and whose counts. An audited answer with a certificate is
 kept in memory until its feedback comes; the certificate's monitor then counts it once. Another process, or this one
 after a restart, can store the feedback but not count it.
 """
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 MOST_HELD, MOST_CHARS = 1_000, 50_000_000
 """The most audited answers that wait for feedback, and characters of their requests; the oldest is dropped first."""
 _FLUSH_S = 10.0
-"""How long feedback waits for its trace, which is written 50 ms after the response, or when a drawn one is complete."""
+"""How long feedback waits for its trace, written 50 ms after the response, or once a drawn request is complete."""
 _THREADS = 4
-"""So many wait for a store at once, apart from the threads that other requests need."""
+"""How many pieces of feedback wait for a store at once, in threads apart from those that other requests need."""
 _AGAIN_S = 1
-"""After how many seconds a client may repeat feedback that came before its trace."""
+"""Seconds after which a client may send feedback again that came before its trace."""
 _NOT_HERE = ("trace_not_found", "no_traces")
-"""Codes of errors of a cascade that has not given the answer."""
+"""Error codes of a cascade that did not give the answer."""
 _JUDGED = "this key has judged the answer before, and its first judgement stands"
 _NEITHER = frozenset({"equal", "neither"})
 
@@ -67,7 +67,7 @@ class Feedback(BaseModel):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Feedback:
-        """Read feedback. Raises GatewayError if it has none, or is malformed."""
+        """Read feedback from the body of a request. Raises GatewayError if it has none, or is malformed."""
         try:
             feedback = cls.model_validate(body)
         except ValidationError as error:
@@ -84,13 +84,13 @@ def _unknown() -> GatewayError:
 
 
 def endpoint(cascades: Sequence[AnswerFeedback], settings: ServerConfig) -> Callable[[Request], Awaitable[Response]]:
-    """Return what handles a feedback request: the cascade that gave the answer takes it."""
+    """Return the handler of feedback requests: the cascade that gave the answer takes the feedback."""
 
     async def post(request: Request) -> Response:
         exchange, failures = request.scope["exchange"], list[StoreError | GatewayError]()
         feedback = await read_object(request.receive, request.headers, exchange.visit, Feedback.of)
         key, judges = exchange.owner, auth.allows(settings, exchange.owner, *auth.JUDGES)
-        if not judges and not auth.owns(key, feedback.trace_id):  # a key learns nothing of another's traces
+        if not judges and not auth.owns(key, feedback.trace_id):  # a key learns nothing about another's traces
             raise _unknown()
         for cascade in cascades:
             try:
@@ -106,7 +106,7 @@ def endpoint(cascades: Sequence[AnswerFeedback], settings: ServerConfig) -> Call
 class AnswerFeedback:
     """Takes feedback on the answers of one cascade.
 
-    With modes an audit compares with the guide, and counts no feedback.
+    With modes, audits compare answers with the guide's, and no feedback is counted.
 
     Attributes:
         waiting: the answers whose feedback would be counted, by trace.
@@ -130,8 +130,8 @@ class AnswerFeedback:
         """Store a key's feedback; return what its response says.
 
         Raises:
-            GatewayError: there is no such trace here (404), it is not complete (503), or cannot be judged so.
-            StoreError: the traces do not answer.
+            GatewayError: the trace is not here (404), not complete (503) or not judged so (400), or traces are off (409).
+            StoreError: the store of the traces does not answer.
         """
         if self._url is None:
             raise GatewayError(409, "Traces are off, so feedback cannot be stored: set traces.", code="no_traces")
@@ -151,9 +151,9 @@ class AnswerFeedback:
         return {"object": "feedback", "trace_id": feedback.trace_id, "counted": counted, "reason": reason}
 
     def _store(self, feedback: Feedback, key: ServerKeyConfig | None, url: str) -> tuple[list[str], bool]:
-        """Keep feedback; return the models that were asked, and whether it is the key's first on this trace.
+        """Store feedback; return the models that were asked, and whether it is the key's first on this trace.
 
-        Without models there is no such trace, and nothing is kept.
+        If there is no such trace, no models are returned and nothing is stored.
         """
         reviewer = "" if key is None else key.name
         row = {**feedback.model_dump(exclude={"trace_id"}), "episode_id": feedback.trace_id, "reviewer": reviewer}

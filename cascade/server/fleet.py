@@ -1,7 +1,7 @@
 """`cascade serve --workers N`: a parent, and N processes that listen at one address.
 
-Each worker is a new process: it shares no thread and no connection with another. One that dies is started again. Each
-keeps its counts in a file, so that any of them answers `/metrics` for all.
+Each worker is a new process: it shares no thread and no connection with another. A worker that dies is started again.
+Each writes its counts to a file, so that any of them can answer `/metrics` for all.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from cascade.server.running import Configs
 
 logger = getLogger("cascade")
 _PAUSE_S, _LONGEST_S = 0.5, 60.0
-"""The shortest and the longest pause before a worker is started again; it doubles each time that one dies early."""
+"""The shortest and the longest pause before a worker is started again; it doubles each time a worker dies early."""
 _UP, _RELOADED = "up", "reloaded"
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass
 class _ServingProcess:
-    """A process that serves, as its parent knows it."""
+    """A worker, as its parent sees it."""
 
     process: Any
     pipe: Connection
     is_up: bool = False
     error: CascadeError | None = None
     settled: threading.Event = field(default_factory=threading.Event)
-    """Whether it is up, and has read the configuration when it was told to; or has ended."""
+    """Set when the worker is up, has tried a reload that it was told to make, or has ended."""
 
     def wait(self, up: Callable[[], None]) -> None:
-        """Read its messages until it has ended; `up` is called once it serves."""
+        """Read the worker's messages until it has ended; `up` is called once it serves."""
         with suppress(EOFError, OSError):
             while isinstance(word := self.pipe.recv(), str):
                 if word == _UP:
@@ -58,13 +58,13 @@ class _ServingProcess:
                     up()
                 self.settled.set()
             self.error = word
-        self.process.join()  # it ends itself where the pipe is closed
+        self.process.join()  # a worker ends itself when the pipe is closed
         self.pipe.close()
         self.settled.set()
 
 
 class Fleet:
-    """The parent of the workers; `begins` is called first in each. Raises as `running.together` does."""
+    """The parent of the workers; each calls `begins` first. Raises as `running.together` does."""
 
     def __init__(self, configs: Configs, again: Callable[[], Configs], begins: Callable[[], None]) -> None:
         self._serving, self._again, self._begins = running.together(configs), again, begins
@@ -74,7 +74,7 @@ class Fleet:
         self._restarts, self._reloads = 0, Counter[str]()
 
     def serve(self, listening: Callable[[int], None]) -> None:
-        """Serve until SIGINT or SIGTERM comes. Raises as `running.serve` does, by itself or as a worker did."""
+        """Serve until a signal ends it, as `running.serve` does; raise its errors, the parent's own or a worker's."""
         running.refuse_missing()
         settings = self._serving[0].server
         with running.bound(settings) as free:
@@ -98,7 +98,7 @@ class Fleet:
             raise errors[0]
 
     def _tend(self, place: str, listening: Callable[[], None]) -> CascadeError | None:
-        """Keep a worker in its place until the end; return why it could not be started, or ended badly."""
+        """Keep a worker running in a place until the server stops; return the error if it did not start or end well."""
         pause_s = _PAUSE_S
         while not self._stops.is_set():
             began_s, worker = time.monotonic(), self._started(place)
@@ -107,7 +107,7 @@ class Fleet:
             stopped = worker.process.exitcode in {
                 0,
                 -signal.SIGTERM,
-            }  # as a process manager tells all of a group at once
+            }  # process managers may signal a whole group at once
             error = worker.error or (None if stopped else StoreError(ended))
             if self._stops.is_set():
                 return error if worker.is_up else None
@@ -142,7 +142,7 @@ class Fleet:
                 listening()
 
     def _reload(self) -> None:
-        """Let the workers read the configuration again, one after the other, if it can be read."""
+        """Make the workers read the configuration again, one after the other, if it is valid."""
         try:
             running.together(self._again())
         except CascadeError as error:
@@ -170,8 +170,8 @@ def work(
     begins: Callable[[], None],
     bind: Callable[[], socket.socket],
 ) -> None:
-    """Serve in this process, a worker, until its parent says otherwise or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all processes of a terminal; the parent ends them
+    """Serve in this process, as a worker, until its parent stops it or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends them
     begins()
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
     error = None
@@ -187,5 +187,5 @@ def work(
 
 def _end_with(parent: Connection) -> None:
     with suppress(EOFError, OSError):
-        parent.recv()  # it says nothing, and ends
+        parent.recv()  # nothing is sent; this raises once the parent is gone
     os.kill(os.getpid(), signal.SIGTERM)

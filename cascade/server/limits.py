@@ -1,4 +1,4 @@
-"""Reads the JSON object in a request's body, within limits of size, breadth, depth and time; notices who hangs up."""
+"""Reads the JSON object in a request's body within limits of size, breadth, depth and time; notices hang-ups."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cascade.server.admission import Visit
 from cascade.server.errors import GatewayError
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-"""ASGI's: returns the next event of a request."""
+"""ASGI's `receive`, which returns the next event of a request."""
 _T = TypeVar("_T")
 _ON_LOOP_BYTES, _ON_LOOP_VALUES = 65_536, 2_000
-"""A larger body, or one with more values, is read in a thread: other requests do not wait for it."""
+"""A larger body, or one with more values, is read in a thread, so that other requests do not wait for it."""
 
 
 class ClientLeftError(Exception):
@@ -31,7 +31,7 @@ async def read_object(
 
     Raises:
         GatewayError: it is not JSON (400, 415), too large (413), too wide or too deep (400), late (408), or there is no
-            room for it (503), or the key may have no more (429).
+            room for it (503), or the key is at one of its limits (429).
         ClientLeftError: the client hung up before its end.
     """
     visit.begin()
@@ -76,7 +76,7 @@ def parsed_object(body: bytes, settings: ServerConfig) -> dict[str, Any]:
     import orjson
 
     too_wide = f"The request has more than {settings.max_elements:,} values (server.max_elements)."
-    if wider_than(settings.max_elements, body):  # before it is parsed: that would hold up all other requests
+    if wider_than(settings.max_elements, body):  # before parsing, which would hold up all other requests
         raise GatewayError(400, too_wide, code="too_wide")
     try:
         value = orjson.loads(body)
@@ -97,7 +97,7 @@ def parsed_object(body: bytes, settings: ServerConfig) -> dict[str, Any]:
 
 
 _LONG = re.compile(rb"(?<![0-9])[0-9]{19}")
-"""The fewest digits of a whole number beyond 64 bits; a text may have that many digits, too."""
+"""Finds 19 digits, the fewest of a whole number beyond 64 bits; a text may have that many digits, too."""
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
@@ -109,15 +109,15 @@ def _refuse_rounded(written: str) -> None:
 
 
 def wider_than(most: int, *bodies: bytes) -> bool:
-    """Whether JSON texts may have more than `most` values together, by their commas and brackets outside of texts.
+    """Return whether JSON texts may have more than `most` values in total, by the commas and brackets outside strings.
 
     >>> wider_than(4, b'{"a": [1, 2, "x,[{"]}'), wider_than(3, b'{"a": [1, 2, 3]}')
     (False, True)
     """
-    if sum(map(_marks, bodies)) <= most:  # as nearly always
+    if sum(map(_marks, bodies)) <= most:  # nearly always
         return False
     plain = [body.replace(rb"\\", b"__").replace(rb"\"", b"__") for body in bodies]
-    if sum(text.count(b'"') for text in plain) > 4 * most:  # each value has two texts at most, its own and its name's
+    if sum(text.count(b'"') for text in plain) > 4 * most:  # each value has at most two strings, itself and its name
         return True
     return sum(_marks(b"".join(text.split(b'"')[::2])) for text in plain) > most
 
@@ -127,7 +127,7 @@ def _marks(text: bytes) -> int:
 
 
 def deeper_than(value: dict[str, Any] | list[Any], most: int, texts: list[str] | None = None) -> bool:
-    """Whether lists and objects are nested deeper than `most`; the texts in them are added to `texts`.
+    """Return whether lists and objects are nested deeper than `most`; add the strings in them to `texts`.
 
     >>> deeper_than({"a": [1]}, 2), deeper_than({"a": [[1]]}, 2)
     (False, True)
@@ -147,10 +147,10 @@ def deeper_than(value: dict[str, Any] | list[Any], most: int, texts: list[str] |
 
 
 async def connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Await some work, which is cancelled as soon as the client hangs up.
+    """Await `work`. As soon as the client hangs up, cancel it and raise ClientLeftError.
 
-    `receive` has given the whole body. It also reports the end of the response: send that after the work. Raises
-    ClientLeftError then.
+    `receive` must have returned the whole body before. It also reports the end of the response, so send that only
+    after the work.
     """
     left = asyncio.timeout(None)
 

@@ -1,6 +1,6 @@
 """What a server measures: the counts of its requests and of its calls to models, its access log, the counts of workers.
 
-`family` writes all of them in Prometheus' text form.
+`family` writes counts in Prometheus' text form.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOLD_S = 2.0
 _STALE_S = 5 * _TOLD_S
 """A worker whose counts are older has ended, or hangs."""
 PARENT = "parent"
-"""The place of the workers' parent, which serves nothing."""
+"""The place of the workers' parent, which serves no requests."""
 _ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting"))
 
 
@@ -55,7 +55,7 @@ _BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 _LEFT = (asyncio.CancelledError, GeneratorExit)
 _LAG_EVERY_S = 0.25
 _STORE_S = 1.0
-"""The longest wait of a scrape for the store of the budgets; without an answer the balances are left out."""
+"""How long a scrape waits for the store of the budgets; without an answer the balances are left out."""
 _OF_ACCOUNTS = {
     "cap": "The cap of an account.",
     "spent": "What is booked on an account.",
@@ -68,11 +68,11 @@ _TALLIES = {
     "skipped": ("skipped_calls_total", "Calls not made, as the model had refused the conversation.", "model"),
     "broken_off": ("broken_off_total", "Requests served before the policy had enough.", "by"),
 }
-"""What is counted by name: by the receipt's field, of names or of tuples of them, the metric, its help, its labels."""
+"""Counts by name: for each field of a receipt with a name, or a tuple of names, the metric, its help and its label."""
 
 
 class Histogram:
-    """How many durations were at most so long."""
+    """Counts of durations, by upper bound."""
 
     def __init__(self) -> None:
         self._buckets, self._total_s = [0] * (len(_BOUNDS_S) + 1), 0.0
@@ -83,7 +83,7 @@ class Histogram:
         self._total_s += seconds
 
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """Yield its samples in Prometheus' text form."""
+        """Yield the histogram's samples in Prometheus' text form."""
         below = [*accumulate(self._buckets)]  # each bucket counts those before it, too
         for bound, count in zip([*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf"], below, strict=True):
             yield f"cascade_{name}_bucket{_labels({**labels, 'le': bound})} {count}"
@@ -107,7 +107,7 @@ class Metrics:
         self._errors: Counter[tuple[str, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
         self._unknown: Counter[str] = Counter()
-        self.retried, self.tried = Counter[str](), Counter[tuple[str, str, str]]()  # guards count them
+        self.retried, self.tried = Counter[str](), Counter[tuple[str, str, str]]()  # counted by guards
         self._reading: asyncio.Task[Mapping[str, tuple[int, Account]]] | None = None
 
     def count(self, model: str, status: int, duration_s: float, receipt: Receipt | None = None) -> None:
@@ -138,11 +138,11 @@ class Metrics:
         error: BaseException | None,
         price: Price | None,
     ) -> None:
-        """Count a call that has ended, with its retries, by its reply or by its error."""
+        """Count a call that has ended, including its retries, by its reply or by its error."""
         call = None if reply is None else paid_call(request, reply, price)
         if call is None and isinstance(error, ProviderError):
             call = failed_call(request, error, price)
-        self._key_costs[CALLER.get() or ""] += 0 if call is None else call.cost_nano_usd or 0  # only what is known
+        self._key_costs[CALLER.get() or ""] += 0 if call is None else call.cost_nano_usd or 0  # only known costs
         model = request.model
         self._calls[model].observe(seconds)
         if error is not None:
@@ -160,7 +160,7 @@ class Metrics:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Measure for ever how late the event loop wakes a task."""
+        """Keep measuring how late the event loop wakes a task."""
         while True:
             due_s = clock() + _LAG_EVERY_S
             await sleep(_LAG_EVERY_S)
@@ -169,12 +169,12 @@ class Metrics:
     async def text(self, runtime: Runtime, alarm: str | None = None) -> str:
         """Return all counts, and the state of alarm, stores, breakers and caps, in Prometheus' text form.
 
-        `alarm` is that of the modes.
+        `alarm` is the alarm of the modes, if there is one.
         """
         guards, balances = runtime.guards, await self._balances(runtime)
         withdrawn = int((alarm or runtime.alarm) is not None)
         unknown, retried = ({name: counts[name] for name in guards} for counts in (self._unknown, self.retried))
-        whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none is a client's words
+        whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none has a client's words
         return "".join([
             family("requests_total", "Requests that have ended.", self._requests, "model", "served_by", "status"),
             family("request_seconds", "Time of a whole request.", self._seconds),
@@ -198,9 +198,9 @@ class Metrics:
         ])  # fmt: skip
 
     async def _balances(self, runtime: Runtime) -> Mapping[str, tuple[int, int, int]]:
-        """Return of each account what `_OF_ACCOUNTS` names; nothing while the store does not answer.
+        """Return, by account, the amounts that `_OF_ACCOUNTS` names; none if the store does not answer in time.
 
-        One reading is under way.
+        At most one read is under way.
         """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances))
@@ -211,7 +211,7 @@ class Metrics:
 
 
 def _deployments(guards: Mapping[str, Guard]) -> str:
-    """Return the state of the circuits of models and of their deployments, and the tries at these."""
+    """Return the state of the circuits of models and of their deployments, and the tries by deployment."""
     models, sites, tries = dict[str, int](), dict[tuple[str, str], int](), dict[tuple[str, str, str], int]()
     for model, guard in guards.items():
         opened = {at: int(circuit is not None and circuit.open) for at, circuit in guard.circuits(model).items()}
@@ -227,7 +227,7 @@ def _deployments(guards: Mapping[str, Guard]) -> str:
 
 
 def _of_stores(runtime: Runtime) -> str:
-    """Return the counts of traces, of stores that failed requests, and of calls that no ledger allowed."""
+    """Return the counts of failed calls to stores, of traces, and of calls and costs that the budget's store lacks."""
     failures, failing = {name: link.failures for name, link in runtime.links.items()}, runtime.failing_stores
     now = {name: int(name in failing) for name in (*failures, *(("traces",) if runtime.traces else ()))}
     text = family("store_failures_total", "Calls to a store that failed or were late.", failures, "store")
@@ -252,7 +252,7 @@ def family(
 ) -> str:
     r"""Return one metric in Prometheus' text form: its only value, or its values by their labels.
 
-    Amounts in USD are given in nano-dollars. What is called a total is a counter; seconds are a histogram.
+    Amounts in USD are passed in nano-dollars. A name ending in `total` is a counter, in `seconds` a histogram.
 
     >>> family("up", "Up.", 1)
     '# HELP cascade_up Up.\n# TYPE cascade_up gauge\ncascade_up 1\n'
@@ -294,7 +294,7 @@ class CountedGuard(Around):
         self._metrics, self._prices = metrics, prices
 
     def around(self, request: Request, deadline: Deadline) -> _Counting:  # noqa: ARG002
-        """Count a call when it has ended."""
+        """Return a context manager that counts a call when it has ended."""
         return _Counting(self._metrics, request, self._prices.get(request.model))
 
 
@@ -312,9 +312,9 @@ class _Counting:
 
 
 class AccessLog:
-    """One line of JSON for each request, written by a thread: a disk that hangs holds up no request.
+    """One line of JSON for each request, written by a thread, so that a disk that hangs holds up no request.
 
-    A line has no key, no prompt and no answer. Lines that could not be written are counted.
+    A line names the key but never has its secret, a prompt or an answer. Lines that could not be written are counted.
 
     Args:
         place: a file, which may be rotated; "-" for the standard output.
@@ -336,7 +336,7 @@ class AccessLog:
         self._thread.start()
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Write the line of a request that has ended."""
+        """Queue the line of a request that has ended; it is lost if the queue is full."""
         try:
             self._lines.put_nowait(json.dumps(line))
         except Full:
@@ -346,7 +346,7 @@ class AccessLog:
         while (line := self._lines.get()) is not None:
             try:
                 self._handler.emit(logging.makeLogRecord({"msg": line}))
-            except OSError:  # the file was moved away, and cannot be made again yet
+            except OSError:  # the file was moved away, and cannot be created again yet
                 self.lost += 1
         with suppress(OSError):  # the last lines, on a full disk
             self._handler.close()
@@ -355,7 +355,7 @@ class AccessLog:
         self.lost += 1
 
     def close(self) -> None:
-        """Write what waits, for two seconds at most."""
+        """Write the queued lines, for at most four seconds."""
         with suppress(Full):
             self._lines.put(None, timeout=_CLOSE_S)
             self._thread.join(_CLOSE_S)
@@ -363,15 +363,15 @@ class AccessLog:
 
 @dataclass(frozen=True)
 class Instruments:
-    """What a server measures with, for as long as its process runs.
+    """The counts and the access log of a server, for as long as its process runs.
 
     Args:
         peers: the counts of other workers, if there are any.
 
     Attributes:
-        counts: those of each cascade, by its place among the files.
-        reloads: how often SIGHUP came, by the outcome.
-        alerts: how often an account reached a share of its cap, by both.
+        counts: the counts of each cascade, by the position of its file.
+        reloads: how often the configuration was read again, by the outcome.
+        alerts: how often an account reached a share of its cap, by account and share.
         webhook_failures: how often an alert could not be posted.
     """
 
@@ -384,18 +384,18 @@ class Instruments:
 
     @classmethod
     def of(cls, settings: ServerConfig, peers: WorkerCounts | None = None) -> Instruments:
-        """Return those of a configuration. Raises ConfigError if its access log cannot be written."""
+        """Return the instruments of a configuration. Raises ConfigError if its access log cannot be written."""
         return cls(None if settings.access_log is None else AccessLog(settings.access_log), peers)
 
     @property
     def text(self) -> str:
-        """What is counted of no cascade, in Prometheus' text form."""
+        """The counts that belong to no cascade, in Prometheus' text form."""
         lost = 0 if self.access is None else self.access.lost
         text = family("access_log_lost_total", "Lines that could not be written.", lost)
         return text + of_reloads(self.reloads)
 
     def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
-        """Return what runs beside the requests, given what counts."""
+        """Return what runs beside the requests; `counted` returns the counts of this process."""
         return [self.counts[0].watch_loop(), *([] if self.peers is None else [self.peers.tell(counted)])]
 
     async def whole(self, text: str) -> str:
@@ -403,7 +403,7 @@ class Instruments:
         return text if self.peers is None else await asyncio.to_thread(self.peers.total, text)
 
     def close(self) -> None:
-        """Write what the access log has not written."""
+        """Write the access log's queued lines, and close it."""
         if self.access is not None:
             self.access.close()
 
@@ -418,7 +418,7 @@ _OF_CASCADE = re.compile(r"^(cascade_(?!budget_|loop_lag_)\w+)(?:\{|(?= ))", re.
 
 
 def labelled(text: str, cascade: str) -> str:
-    """Return the counts of a cascade with its name as a label, but for the caps and the loop, which all share.
+    """Return the counts of a cascade with its name as a label, except those of the caps and the loop, which all share.
 
     >>> labelled(family("up", "Up.", 1) + family("budget_cap_usd", "Cap.", 2 * 10**9), "a").splitlines()[2::3]
     ['cascade_up{cascade="a"} 1', 'cascade_budget_cap_usd 2.000000000']
@@ -429,11 +429,11 @@ def labelled(text: str, cascade: str) -> str:
 def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
     """Return the counts of several processes as one, in Prometheus' text form.
 
-    Counters and amounts are added; of other gauges the highest stands.
+    Counters and the gauges in `_ADDED` are added; of other gauges the highest value is kept.
 
     Args:
         texts: the counts of each process that runs.
-        ended: those of processes that have ended, whose gauges say nothing.
+        ended: the counts of processes that have ended, whose gauges are left out.
 
     >>> up, calls = family("up", "Up.", 1), family("calls_total", "Calls.", 2)
     >>> total([up + calls, up + calls], ended=[up + calls]) == up + family("calls_total", "Calls.", 6)
@@ -459,22 +459,22 @@ def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
 
 
 class WorkerCounts:
-    """The counts of all workers: files in a folder, each of one worker and of those before it in its place."""
+    """The counts of all workers: a file for each place, with the counts of its worker and of earlier ones there."""
 
     def __init__(self, folder: Path, place: str) -> None:
         self._folder, self._file = folder, folder / place
         self._before = [self._file.read_text("utf-8")] if self._file.exists() else []
 
     async def tell(self, counted: Callable[[], Awaitable[str]]) -> None:
-        """Keep for ever what this worker has counted."""
+        """Keep writing what this worker has counted."""
         while True:
             await asyncio.to_thread(self.write, await counted())
             await asyncio.sleep(_TOLD_S)
 
     def write(self, text: str) -> None:
-        """Keep what this worker has counted."""
+        """Write what this worker has counted to its file."""
         new = self._file.with_suffix(f".{threading.get_ident()}")
-        with suppress(OSError):  # a disk that is full now
+        with suppress(OSError):  # the disk may be full
             new.write_text(total([text], self._before), "utf-8")
             new.replace(self._file)
 
