@@ -241,7 +241,7 @@ class _ChatReply:
             trace_id=exchange.trace_id,
             key=exchange.key,
             deadline_s=self.left_s,
-            traced=self.turn is None or self.turn.row is None or self.turn.passed,  # else traced once all calls are made
+            traced=self.turn is None or self.turn.row is None or self.turn.passed,  # else once all calls are made
         )
         if request.stream:
             exchange.writer = request.dialect

@@ -130,7 +130,7 @@ class AnswerFeedback:
         """Store a key's feedback; return what its response says.
 
         Raises:
-            GatewayError: the trace is not here (404), not complete (503) or not judged so (400), or traces are off (409).
+            GatewayError: the trace is not here (404), not complete (503) or not judged so (400); traces are off (409).
             StoreError: the store of the traces does not answer.
         """
         if self._url is None:

@@ -1,8 +1,8 @@
 """The modes of the cascade in a running server: who serves each request, and what happens after its response.
 
-`cascade.modes` makes the decisions. A random draw is made before a request is read; a drawn request is recorded once it
-is read; after the response the remaining calls are made. If one of them fails, clients are not affected: the row stays,
-and its missing outcome counts as a loss. While the store does not answer, the guide serves.
+`cascade.modes` makes the decisions. A keyed hash of names draws requests; a drawn request is recorded before its first
+call; after the response the remaining calls are made. If one of them fails, no client is affected: the row stays, and
+its missing outcome counts as a loss if the row certifies. While the store does not answer, the guide serves.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ logger = logging.getLogger("cascade")
 _AT_ONCE = 64
 """The most requests whose remaining calls run at once; others wait their turn."""
 _MOST_WAITING, _MOST_CHARS = 1_000, 50_000_000
-"""So many drawn requests, and characters of theirs, are under way; of a further one nothing is known."""
+"""The most drawn requests under way, and the most characters of these; the outcome of a further one is missing."""
 _FLUSH_S = 10.0
 """Seconds of waiting for the trace store after which a warning is logged."""
 _EVERY_S = 15.0
-"""Seconds between two turns in which rows expire and audits of ended conversations count."""
+"""Seconds between two rounds in which rows expire and audits of ended conversations are counted."""
 _MODES = get_args(Mode)
 _LONGEST_WHY = 500
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
-"""The shortest and the longest pause between two tries to write an outcome to a failed store; it doubles each time."""
+"""The shortest and the longest pause between two tries to write an outcome to a failing store; it doubles each time."""
 
 
 @dataclass
@@ -57,11 +57,11 @@ class Turn:
     """One request and how it is served.
 
     Attributes:
-        mode: the mode, for its response's header.
+        mode: the mode, for the header of the response.
         key: the key whose budget pays its calls.
         row: its record, if it is drawn.
-        audits: whether the policy decides and the remaining steps run after the response.
-        uncovered: why the guide answers under no certificate, where one was issued.
+        audits: whether the policy is in force: it decides, unless `passed`, and a drawn turn is an audit.
+        uncovered: why the guide answers without a certificate, if one was issued.
     """
 
     request: ClientRequest
@@ -85,11 +85,11 @@ class Modes:
     Attributes:
         store: keeps the state.
         state: the state as it was last read.
-        counted: requests by outcome, since the process began.
+        counted: requests by mode and drawn rows by outcome, since the process began.
         completing: the tasks that complete drawn rows, by trace.
 
     Raises:
-        ConfigError: the cascade can have no modes.
+        ConfigError: the cascade cannot have modes.
     """
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog) -> None:
@@ -115,7 +115,7 @@ class Modes:
         self._void: str | None = None
         self._load_task: asyncio.Task[None] | None = None
         self.completing: dict[str, asyncio.Task[None]] = {}
-        self._drawn = dict[str, int]()  # the length of the request of each row under way, by trace
+        self._drawn = dict[str, int]()  # by trace, the length of the request of each row under way
         self._room, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._stopping = False
 
@@ -125,9 +125,9 @@ class Modes:
     async def turn(
         self, request: ClientRequest, trace_id: str, key: str | None, headers: Mapping[str, str], within_s: float
     ) -> AsyncIterator[Turn | None]:
-        """Decide within so many seconds how a request is served; after the block, make its remaining calls.
+        """Decide within `within_s` how a request is served; after the block, begin its remaining calls.
 
-        None if no mode applies to it.
+        Yields None if no mode applies to the request.
         """
         route, group = request.route, request.chat.group
         if not route.cascaded or route.level is not None:
@@ -159,7 +159,7 @@ class Modes:
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
-        """Give up the block, without an error, if the store fails or is late."""
+        """Leave the block, without an error, if the store fails or is late."""
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, min(self.link.limit_s, within_s))):
@@ -170,7 +170,7 @@ class Modes:
             self.link.was_late(began_s, within_s)
 
     async def _decided(self, request: ClientRequest, guide: Turn, headers: Mapping[str, str]) -> Turn:
-        """Return who serves; `guide` is the turn that the guide answers."""
+        """Return the turn as it will be served; `guide` is the turn if the guide answers."""
         state, settings = await self.refreshed(), self.settings
         group, number = request.chat.group, draws.turn_of(headers.get("x-cascade-turn"), request.chat, guide.trace_id)
         later = draws.goes_on(request.chat.messages, settings.examples)
@@ -191,7 +191,7 @@ class Modes:
             name, now_s = (self.cascade, conversation, number), self.store.now_s()
             row = Draw(turn.trace_id, *name, role, now_s, state.era, certificate)
             if not await self.link.call(self.store.draw, row, late=partial(self._came_late, row)):
-                pass  # the client has asked again, and its first try counts
+                pass  # the client has repeated a request, whose first try counts
             elif len(self._drawn) < _MOST_WAITING and sum(self._drawn.values()) < _MOST_CHARS:
                 turn.row = row
                 self._drawn[row.trace_id] = len(request.chat.canonical)
@@ -200,13 +200,13 @@ class Modes:
         return turn
 
     def _came_late(self, row: Draw, is_new: bool) -> None:
-        """Settle a row that was recorded when its request had gone on undrawn. Called in a thread."""
+        """Settle, as missing, a row that was recorded after its request had gone on undrawn. Called in a thread."""
         if is_new:
             self.counted["drawn, missing"] += 1
             self.store.settle(row, missing=True)
 
     async def _is_observed(self, conversation: str, *, later: bool, named: bool) -> bool:
-        """Whether a turn is drawn while the guide serves: with all others of its conversation, from the first one on.
+        """Return whether a turn is drawn while the guide serves, as are all turns of its conversation from the first.
 
         A later turn without a name belongs to no known conversation; a policy would not serve it. No certificate could
         cover a conversation in which a cheaper model has answered.
@@ -219,7 +219,7 @@ class Modes:
         return not later or await self.link.call(self.store.observes, self.cascade, conversation)
 
     async def answered(self, turn: Turn, answer: Answer, within_s: float) -> None:
-        """Note, before an answer is sent, whether the guide wrote it, and whether a model seems to have changed."""
+        """Record, before an answer is sent, whether the guide wrote it, and whether a model seems to have changed."""
         turn.answer = answer
         served, group = answer.served, turn.request.chat.group
         async with self._in_time(within_s):
@@ -229,7 +229,7 @@ class Modes:
                 await self._noticed(answer.calls)
 
     async def _noticed(self, calls: Iterable[Call]) -> None:
-        """Note what replies report of their models. Only what is new is written to the store."""
+        """Record what replies report about their models. Only new values are written to the store."""
         for call in calls:
             if call.completion is not None:
                 reply = call.completion
@@ -245,7 +245,7 @@ class Modes:
             try:
                 async with self._room:
                     await self._complete(turn, row, why)
-            except asyncio.CancelledError:  # in any state: no process completes the row, and its difference is unknown
+            except asyncio.CancelledError:  # no process completes the row then, and whether it differs is unknown
                 await self._settle(row, "the server stopped")
         except CascadeError as error:
             logger.warning("modes: the outcome of the drawn request %s could not be stored: %s", row.trace_id, error)
@@ -290,9 +290,9 @@ class Modes:
         return self._lost_traces == lost
 
     async def _settle(self, row: Draw, why: str | None, *, differs: bool | None = None) -> None:
-        """Record an outcome, as soon as the store answers: a late one counts like any other.
+        """Record an outcome as soon as the store answers: a late one counts like any other.
 
-        `why` says why it is missing, if it is; `differs`, of an audit, whether the two answers differ. Raises
+        `why` says why it is missing, if it is; `differs` says of an audit whether the two answers differ. Raises
         StoreError if the store does not answer while the server stops.
         """
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
@@ -310,7 +310,7 @@ class Modes:
                 pause_s = min(2 * pause_s, _LONGEST_S)
 
     def _differs(self, whole: Answer) -> bool | None:
-        """Return whether what was served differs from the guide's answer; None where the audit does not show it."""
+        """Return whether the served answer differs from the guide's; None if the audit does not show it."""
         service = self._orchestrator.runtime.service
         loss = None if service is None else service.default.compared(whole, service.default.certificates[0])
         return None if loss is None or isinstance(loss, str) else loss > 0
@@ -323,14 +323,14 @@ class Modes:
         return not await self.link.call(self.store.is_pending, trace_id)
 
     def take_over(self, before: Modes) -> None:
-        """Count on where other modes leave off."""
+        """Continue the counts of the modes of an earlier configuration."""
         self.counted, self._drawn = before.counted, before._drawn
         self.link.failures = before.link.failures
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until all drawn rows are complete; rows that are late become missing.
 
-        While the store does not answer, they stay pending, until another process counts them as missing.
+        If the store does not answer, they stay pending until another process marks them as missing.
         """
         if self.completing:
             _, late = await asyncio.wait(self.completing.values(), timeout=timeout_s)
@@ -350,7 +350,7 @@ class Modes:
 
     @property
     def void(self) -> str | None:
-        """Why the certificate in force does not hold in this process, whose prices or models are others."""
+        """Why the certificate in force does not hold in this process, with other prices or models; else None."""
         return self._void if self.state.mode == "enforce" else None
 
     async def refreshed(self) -> CascadeState:
@@ -359,7 +359,7 @@ class Modes:
         while self.state.mode == "enforce" and (now := self.state.in_force) and self._loaded != now.look:
             if self._load_task is None or self._load_task.done():
                 self._load_task = asyncio.create_task(self._load(now))
-            await asyncio.shield(self._load_task)  # it goes on for later requests where one cannot wait for it
+            await asyncio.shield(self._load_task)  # it goes on for later requests if this one cannot wait
         return self.state
 
     def _take(self, state: CascadeState) -> None:
@@ -373,7 +373,7 @@ class Modes:
     async def _load(self, certificate: InForce) -> None:
         """Put the policy of a certificate in service; if the certificate does not hold here, the guide serves here.
 
-        The state that others share changes by promotions and alarms alone.
+        The state that processes share does not change.
         """
         files = await self.link.call(self.store.files, self.cascade, certificate.look)
         try:
@@ -383,19 +383,19 @@ class Modes:
                 await asyncio.to_thread(self._orchestrator.runtime.reload_policy, folder)
             service = self._orchestrator.runtime.service
             void = [why for _, reasons in (() if service is None else service.holding) for why in reasons]
-        except (CascadeError, OSError) as error:  # as where no folder takes files
+        except (CascadeError, OSError) as error:  # for example, if no folder is writable
             void = [str(error)]
         self._loaded, self._void = certificate.look, void[0] if void else None
         if void:
             logger.error("cascade %s: the guide serves in this process: %s", self.cascade, redact(void[0]))
 
     async def _changed(self, decide: Callable[..., CascadeState], *values: Any) -> None:
-        """Change the state, given it, some values and the time. Raises UsageError if that is impossible."""
+        """Replace the state with what `decide` makes of it, the values and the time. Raises UsageError if it does."""
         at = now_iso()
         self._take(await self.link.call(self.store.change, self.cascade, lambda state: decide(state, *values, at)))
 
     async def forever(self) -> None:
-        """Expire rows and count audits from time to time, until it is cancelled."""
+        """Expire rows and count audits every few seconds until cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
@@ -408,7 +408,7 @@ class Modes:
         self._take(await self.link.call(self.store.count, self.cascade, now_s, [*self._drawn]))
 
     async def document(self) -> dict[str, Any]:
-        """Return what `/v1/cascades` shows of it."""
+        """Return what `/v1/cascades` shows of the cascade."""
         state, counts = await self.refreshed(), await self.link.call(self.store.counts, self.cascade)
         return {**json.loads(state.dumps()), "rows": counts._asdict(), "void_here": self.void}
 
@@ -436,7 +436,7 @@ class Modes:
 async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
     """Make the calls that an answer left out, and record all calls. No call is made twice.
 
-    If the policy in service decided, the answer, not recorded yet, stays; else every step is run and kept.
+    If the policy in service decided, its answer, which is not recorded yet, stays; else every step is run and kept.
 
     Returns:
         The answer with all steps, including failed calls.

@@ -1,4 +1,4 @@
-"""What is reported of a request to its client, as headers or in full. `meters` counts it."""
+"""The receipt of a request: what its client is told, in headers or in full. `meters` counts it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Receipt(NamedTuple):
         certificate: the id of the certificate that covers the answer.
         uncovered: why no certificate covers the answer, where the policy has one for other requests.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
-        mode: the cascade's mode, if it has modes; "void" or "unknown" where the guide serves for want of one.
+        mode: the cascade's mode, if it has modes; "void" or "unknown" if the guide serves for lack of one.
         failing: the stores that did not answer when the response began.
         unsent: the fields of the request that at least one model was not sent, since its provider does not know them.
         faulty: the models whose messages had a fault, one for each such message.
@@ -50,7 +50,7 @@ class Receipt(NamedTuple):
     answered: tuple[str, ...] = ()
 
     def of(self, answer: Answer) -> Receipt:
-        """Return the receipt of an answer; this one has what was known before it."""
+        """Return the receipt of an answer; `self` has what was known before it."""
         served, calls = answer.served, answer.calls
         return self._replace(
             served_by=None if served is None else served[0].model,
@@ -121,5 +121,5 @@ def header_value(text: str) -> str:
     ('gpt??set-cookie: a=b', 'mod?le')
     """
     cut = text[:_LONGEST_VALUE]
-    plain = cut.isascii() and cut.isprintable()  # as nearly always
+    plain = cut.isascii() and cut.isprintable()  # nearly always
     return cut if plain else "".join([char if " " <= char <= "~" else "?" for char in cut])

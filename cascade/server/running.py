@@ -1,6 +1,6 @@
 """Runs the server: listens, serves until it is stopped, lets running requests end, and closes.
 
-SIGHUP reads the configuration again. What it describes is built beside what serves, and takes its place if that works.
+SIGHUP reads the configuration again: a new edge is built beside the one that serves, and replaces it if that works.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def refuse_missing() -> None:
 Configs: TypeAlias = Mapping[str, CascadeConfig]
 """Configurations of cascades by their files, at least one. The first is also the server's."""
 _OWN = {"server": ("name", "review"), "budget": ("per_question", "on_exhausted")}
-"""By the section that is the server's, what each cascade has of its own."""
+"""By section of the server's settings, the fields that each cascade sets for itself."""
 
 
 def serve(
@@ -59,16 +59,16 @@ def serve(
     listening: Callable[[int], None] = lambda _: None,
     again: Callable[[], Configs] | None = None,
 ) -> Mapping[str, ServiceStatus]:
-    """Serve cascades until SIGINT or SIGTERM comes, or its terminal is closed.
+    """Serve cascades until SIGINT or SIGTERM comes, or the terminal is closed.
 
-    `listening` is called with the port once the server takes requests, and `again` at SIGHUP: it reads the
-    configurations again. Returns, by the name of each cascade that promises something, the counts of what was answered.
+    `listening` is called with the port once the server takes requests, and `again` at SIGHUP, to read the
+    configurations again. Returns the counts of the answers of each cascade that promises something, by its name.
     The first signal stops listening; requests under way have `server.drain_s` to end, and the rest are cancelled.
 
     Raises:
         MissingExtraError: a package of the extra `server` is missing.
         ConfigError: the server may not listen there, or cannot serve with these configurations.
-        StoreError: it has served, and something is not on record.
+        StoreError: the server has ended, and something could not be recorded.
     """
     refuse_missing()
     serving = together(configs)
@@ -77,10 +77,10 @@ def serve(
 
 
 def together(configs: Configs) -> list[CascadeConfig]:
-    """Return the configurations of one server: what is the server's is in each as in the first.
+    """Return the configurations of one server: each gets the server's settings of the first one.
 
-    Raises ConfigError, with every problem: the server may not listen at its address, another file says something else
-    of what is the server's, two cascades share a name or their traces, or workers cannot keep what is promised.
+    Raises ConfigError, with every problem: the server may not listen at its address, another file changes one of the
+    server's settings, cascades share a name or their traces, or several workers could not keep caps or count feedback.
     """
     (file, first), *later = configs.items()
     problems, merged, several = list(listening_problems(first.server)), {file: first}, first.server.workers > 1
@@ -107,7 +107,7 @@ def together(configs: Configs) -> list[CascadeConfig]:
 
 
 def _mixed(configs: Configs) -> Iterator[str]:
-    """Yield what cascades must not share: a name, and traces, of which pages and fits take each row as theirs."""
+    """Yield a problem for each name and store of traces that cascades share: pages and fits take every row as theirs."""
     from cascade.server.catalog import Catalog, Menu
 
     try:
@@ -138,13 +138,13 @@ _FIXED = {
     "budget": ("store", "store_env"),
     "timeouts": ("per_store_s",),
 }
-"""By the section, what a reload does not change: the address, its connections, and where things are kept."""
+"""By section, the fields that a reload does not change: the address, its connections, and the stores."""
 
 
 def fixed(before: CascadeConfig, now: CascadeConfig) -> CascadeConfig:
-    """Return a configuration with what a reload does not change as it was before; log what that is.
+    """Return a configuration with the earlier values of all that a reload does not change; log each difference.
 
-    Raises ConfigError if it has no keys any more: a file cut short must not open a server to everybody.
+    Raises ConfigError if it no longer has keys: a truncated file must not open a server to everybody.
     """
     if before.server.keys and not now.server.keys:
         raise ConfigError(["server.keys: a reload does not take away all keys; restart the server"])
@@ -159,12 +159,12 @@ def fixed(before: CascadeConfig, now: CascadeConfig) -> CascadeConfig:
 
 
 def renewed(before: Sequence[CascadeConfig], configs: Configs) -> list[CascadeConfig]:
-    """Return configurations that were read again, as `fixed` does. Raises ConfigError as `together` does, too."""
+    """Return configurations that were read again, each as `fixed` does. Raises ConfigError as it and `together` do."""
     return [fixed(*pair) for pair in zip(before, together(configs), strict=True)]
 
 
 class Throttle(logging.Filter):
-    """Lets each line of code log so many messages a minute; the next one says how many were left out.
+    """Lets each line of code log so many messages per minute; its next message says how many were left out.
 
     >>> throttle, record = Throttle(1), logging.makeLogRecord({"msg": "down"})
     >>> throttle.filter(record), throttle.filter(record)
@@ -193,7 +193,7 @@ _LOGGERS = ("cascade", "uvicorn.error")
 
 @contextmanager
 def _hang_ups_wait() -> Iterator[None]:
-    """Let SIGHUP wait until the server unblocks it, and leave it unblocked for what this process starts later."""
+    """Block SIGHUP until the server unblocks it; afterwards restore the mask for what this process starts later."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard) if (heard := hang_ups()) else None
     try:
         yield
@@ -213,8 +213,8 @@ def run(
 ) -> Mapping[str, ServiceStatus]:
     """Serve in this process as `serve` does.
 
-    `bind` returns the socket once all is loaded; `reloaded` is called after each reload, done or refused; `peers` has
-    the counts of other workers.
+    `bind` is called for the socket once all is loaded, `reloaded` after each reload, done or refused; `peers` has the
+    counts of other workers.
     """
     import uvloop
     from uvicorn import Server
@@ -242,12 +242,12 @@ def run(
             logger.warning("the configuration was read again, and serves")
         reloaded()
 
-    # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
-    # wait for up to 0.1 s.
+    # What is loaded by now stays until the end. Each full garbage collection would scan it again and delay every
+    # request by up to 0.1 s.
     gc.collect()
     gc.freeze()
 
-    def stop(*_: object) -> None:  # a signal before uvicorn hears; it raises each again once all is closed
+    def stop(*_: object) -> None:  # for signals before uvicorn handles them; it raises each again at the end
         server.should_exit = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -266,7 +266,7 @@ def run(
 
 
 def _built(configs: Sequence[CascadeConfig], instruments: Instruments) -> Edge:
-    """Return what serves configurations, loaded."""
+    """Return the edge that serves the configurations, with everything loaded."""
     from cascade.server.app import Edge
 
     if export(environment):
@@ -307,7 +307,7 @@ async def _served(
     async def reloading() -> None:
         while await came.wait():
             came.clear()
-            if terminal and not os.isatty(0):  # it was closed
+            if terminal and not os.isatty(0):  # the terminal was closed
                 signal.raise_signal(signal.SIGTERM)
             await reload()
 
@@ -319,13 +319,13 @@ async def _served(
 
 
 def hang_ups() -> list[signal.Signals]:
-    """Return SIGHUP, if it is heard: under nohup it stays ignored."""
+    """Return SIGHUP if the server handles it: under nohup it stays ignored."""
     hang_up = getattr(signal, "SIGHUP", None)
     return [] if hang_up is None or signal.getsignal(hang_up) is not signal.SIG_DFL else [hang_up]
 
 
 def bound(settings: ServerConfig, *, shares: bool = False) -> socket.socket:
-    """Return a socket at the server's address; `shares`: beside those of other workers, to which the kernel deals.
+    """Return a socket at the server's address; with `shares`, the kernel divides connections among workers' sockets.
 
     Raises ConfigError if nothing can listen there.
     """

@@ -1,6 +1,6 @@
-"""Adds limits to uvicorn's connection: on the size of a request's head, on its time, and against ambiguous heads.
+"""Adds limits to uvicorn's connections: on the size and the time of a request's head, and against ambiguous heads.
 
-It refuses a head that a proxy in front could read differently.
+A head is ambiguous if a proxy in front could read it differently; it is refused.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class LimitedConnection(HttpToolsProtocol):
         self._start("unread", self._patience_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Note that the client reads."""
+        """Stop the clock, since the client reads again."""
         self._stop("unread")
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Take a piece of data; close the connection if the head becomes too large."""
+        """Handle a piece of data; close the connection if the head becomes too large."""
         self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
         if not self._in_head or not self._head_bytes or self.transport.is_closing():
@@ -79,12 +79,12 @@ class LimitedConnection(HttpToolsProtocol):
             self._start("head", self._patience_s, self.transport.close)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header of the head; ignore trailers (RFC 9110, 6.5), which come after the body."""
+        """Handle a header of the head; ignore trailers (RFC 9110, 6.5), which come after the body."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Note that the head is complete. A ValueError makes the parser give up, and uvicorn answer 400."""
+        """Check a complete head. A ValueError makes the parser give up, and uvicorn answer with 400."""
         self._stop("head")
         # The piece that completes a head may also hold a body, or further requests.
         if self._head_bytes > self._max_head_bytes and _size(self.headers) > self._max_head_bytes:
@@ -119,7 +119,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._start("body", self._patience_s, self.transport.close)
 
     def on_message_complete(self) -> None:
-        """Note that the next data are another head."""
+        """Expect the head of the next request."""
         super().on_message_complete()
         self._stop("body")
         self._in_head = True
@@ -140,7 +140,7 @@ _ONCE = frozenset({b"host", b"authorization", b"x-api-key", b"content-type", b"t
 
 
 def _ambiguous(headers: list[tuple[bytes, bytes]], version: str) -> bool:
-    """Whether two readers may understand a head differently (RFC 9112, 3.2, 6.1 and 11.2)."""
+    """Return whether two readers may understand a head differently (RFC 9112, 3.2, 6.1 and 11.2)."""
     every = {name for name, _ in headers}
     names = [name for name, _ in headers if name in _ONCE]
     codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
@@ -148,7 +148,7 @@ def _ambiguous(headers: list[tuple[bytes, bytes]], version: str) -> bool:
         version not in {"1.0", "1.1"}
         or len(names) > len({*names})
         or (version == "1.1" and b"host" not in names)
-        # uvicorn reads what follows an upgrade that it ignores, a body too, as the next request
+        # after an upgrade that it ignores, uvicorn reads whatever follows, even a body, as the next request
         or (b"upgrade" in every and not every.isdisjoint({b"content-length", b"transfer-encoding"}))
         or (bool(codings) and (codings != [b"chunked"] or version == "1.0"))
     )
