@@ -107,7 +107,7 @@ def together(configs: Configs) -> list[CascadeConfig]:
 
 
 def _mixed(configs: Configs) -> Iterator[str]:
-    """Yield a problem for each name and store of traces that cascades share: pages and fits take every row as theirs."""
+    """Yield a problem for each name or store of traces that cascades share: pages and fits take all rows as theirs."""
     from cascade.server.catalog import Catalog, Menu
 
     try:

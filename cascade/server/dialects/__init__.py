@@ -1,6 +1,6 @@
 """The form of one path of the API: from a client's body to a chat request, and from an answer back to that form.
 
-JSON contains no line end, so no text of a model can add a server-sent event.
+The JSON that is sent contains no line break, so no text of a model can add a server-sent event.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ChatCompletions(Dialect):
         return reply.completion | head | cascade_field(extension)
 
     def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
-        """Yield the rest of an answer in chunks. All keep the model's name in the first one."""
+        """Yield the rest of an answer in chunks. All keep the model name of the first one."""
         completion, message = reply.completion, signed(reply.message, reply.writer)
         rest = {name: value for name, value in message.items() if name not in {"role", "content"}}
         calls = rest.pop("tool_calls", None) or []
@@ -115,7 +115,7 @@ class ChatCompletions(Dialect):
         self._head |= {name: completion[name] for name in ("system_fingerprint", "service_tier") if name in completion}
         if rest:
             yield self._chunk(rest, logprobs=reply.logprobs)
-        for index, call in enumerate(calls):  # one in a chunk, as OpenAI sends them: LlamaIndex reads no second one
+        for index, call in enumerate(calls):  # one per chunk, as OpenAI sends them: LlamaIndex reads no second one
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, finish=reply.finish, **cascade_field(extension))
         if self.counts:
@@ -138,11 +138,11 @@ class ChatCompletions(Dialect):
 
 
 class ServedMessage:
-    """A served message, in the parts that the forms need.
+    """A served message, in the parts that the dialects need.
 
     Attributes:
         model: the model whose message it is, by its own name.
-        writer: the same, by the name under which it was asked.
+        writer: the same, by the name under which it was requested.
         finish: why the message ended, as chat completions have it.
         logprobs: its log-probs, None if the client asked for none.
 
@@ -178,9 +178,9 @@ class ServedMessage:
         return thoughts if isinstance(thoughts, str) else ""
 
     def packed(self, *, wanted: bool) -> str | None:
-        """The model's thinking as one text that only the server reads; None without any, or if nobody needs it.
+        """Return the model's thinking as one text that only the server reads; None if there is none or none is needed.
 
-        It is needed where the conversation goes on within a turn, after tool calls.
+        It is needed if it is `wanted`, or if the conversation goes on within a turn, after tool calls.
         """
         return packed(self.message, self.writer) if wanted or self.calls else None
 
@@ -191,11 +191,11 @@ class ServedMessage:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens read, how many of them from a cache and new to it; tokens written, how many of them reasoning.
+        """Tokens read, how many of these came from a cache or were new to it; tokens written, how many were reasoning.
 
         `writes` has those new to a cache by how long they are kept, `iterations` the runs of models; None if unknown.
 
-        Unknown counts are 0, since the forms need a number.
+        Other unknown counts are 0, since the dialects need a number.
         """
         usage = self.completion["usage"] or {}
         read, written = usage.get("prompt_tokens_details", {}), usage.get("completion_tokens_details", {})
@@ -242,7 +242,7 @@ def event(value: object, name: str | None = None) -> bytes:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """Return a call's arguments as an object, for a form that allows nothing else. Raises BadResponseError."""
+    """Return a call's arguments as an object, for a dialect that allows nothing else. Raises BadResponseError."""
     try:
         value = parsed(arguments) if arguments.strip() else {}
     except ValueError:
@@ -268,14 +268,14 @@ def text_field(owner: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def content_of(contents: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
-    """Return parts as a message's content: the text itself if it is all there is, None if there are no parts."""
+    """Return parts as a message's content: just the text if there is only one text, None if there are no parts."""
     if len(contents) == 1 and contents[0].keys() == {"type", "text"}:
         return str(contents[0]["text"])
     return contents or None
 
 
 def marked(converted: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a part, call, tool or message with the marks for prompt caches of what it was made from."""
+    """Return a part, call, tool or message with the prompt-cache marks of its source."""
     return converted | {name: source[name] for name in CACHE_MARKS if source.get(name) is not None}
 
 
@@ -290,7 +290,7 @@ def unknown_kind(path: str, kind: object) -> GatewayError:
 
 
 def not_kept(path: str) -> GatewayError:
-    """Return the refusal of a field that names what a vendor's server keeps."""
+    """Return the refusal of a field that refers to something stored on a vendor's server."""
     why = "nothing is kept between requests. Send the conversation (in client libraries: store or thread false)."
     return GatewayError(400, f"{path}: {why}", param=path)
 

@@ -1,7 +1,7 @@
 """Anthropic's messages: system prompts, blocks and tools that the application runs.
 
-Citations have no counterpart in a chat completion and are left out. A block of thinking holds, as its signature, all
-that the model wrote of it, in any form (`histories.packed`).
+Citations have no counterpart in a chat completion and are left out. The signature of a thinking block holds all that
+the model wrote of its thinking, in any form (`histories.packed`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _KINDS = {413: "request_too_large", 503: "overloaded_error"}
 _ERRORS = {"server_error": "api_error", "insufficient_quota": "rate_limit_error"}
-"""What differs from OpenAI's types of errors, by status and by type."""
-_TOO_LONG = "prompt is too long"  # the words by which Claude Code and LangChain know what a shorter prompt avoids
+"""The error types that differ from OpenAI's, by status and by OpenAI's type."""
+_TOO_LONG = "prompt is too long"  # the words by which Claude Code and LangChain know to shorten the prompt
 _UNREAD = ("thinking", "redacted_thinking")
 _TIERS = {"default": "standard", "standard": "standard", "priority": "priority", "batch": "batch"}
 _UNSIGNED = {"signature": ""}
@@ -125,7 +125,7 @@ class Messages(Dialect):
 
     @property
     def _effort(self) -> Any:
-        """How much the client wants a model to think, for one that takes no `thinking`: `high` without a word."""
+        """Effort for models that take no `thinking`: the client's, `high` if adaptive, else by the thinking budget."""
         thinking, effort = self.body["thinking"], fields_in(self.body.get("output_config")).get("effort")
         if effort is not None or thinking.get("type") == "adaptive":
             return "high" if effort is None else effort
@@ -135,7 +135,7 @@ class Messages(Dialect):
 
     @property
     def _thinks(self) -> bool:
-        """Whether the client asks the model to think, and for its thoughts."""
+        """Whether the client asks the model to think, and wants its thoughts."""
         return fields_in(self.body.get("thinking")).get("type") in ("enabled", "adaptive")
 
     def _blocks(self, reply: ServedMessage) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def _end(reply: ServedMessage) -> dict[str, Any]:
 
 
 def _usage(reply: ServedMessage) -> dict[str, Any]:
-    """Return token counts; Anthropic counts separately the tokens read from a cache and written to it."""
+    """Return token counts; Anthropic counts tokens read from a cache and written to it separately."""
     usage = reply.usage
     return {
         "input_tokens": usage["read"] - usage["cached"] - usage["cache_write"],

@@ -1,6 +1,6 @@
 """OpenAI's responses, without state: nothing is kept between requests, so each carries its whole conversation.
 
-An item of reasoning holds, as its encrypted content, all that the model wrote of it, in any form (`histories.packed`).
+The encrypted content of a reasoning item holds all that the model wrote of it, in any form (`histories.packed`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Responses(Dialect):
     path = "/v1/responses"
     _events = 0
     _spaced: Mapping[str, Mapping[str, str]] = {}
-    """The name and the namespace of each function of a namespace, by the name that the models are sent."""
+    """The name and the namespace of each function in a namespace, by the name that is sent to models."""
 
     def request(self) -> Mapping[str, Any]:
         """Translate the body into that of a chat completion."""
@@ -74,7 +74,7 @@ class Responses(Dialect):
         return request | _text(body.get("text"))
 
     def _functions(self, tools: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the functions of all tools, and note which are of a namespace. Raises GatewayError."""
+        """Return the functions of all tools, and record which belong to a namespace. Raises GatewayError."""
         listed = [each for number, tool in enumerate(tools) for each in _tools(tool, f"tools[{number}]")]
         self._spaced = {tool["function"]["name"]: named for tool, named in listed if named}
         functions = [tool for tool, _ in listed]
@@ -144,9 +144,9 @@ class Responses(Dialect):
         }
 
     def _output(self, reply: ServedMessage) -> list[dict[str, Any]]:
-        """Return the items: reasoning, a message, if the model says something, and its tool calls.
+        """Return the items: reasoning, a message unless there are only tool calls, and the tool calls.
 
-        A message that has begun stands first.
+        A message that has begun comes first.
         """
         status = "incomplete" if reply.finish in _CUT else "completed"
         contents: list[dict[str, Any]] = []
@@ -287,7 +287,7 @@ def _part(content: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _name(entry: Mapping[str, Any], path: str) -> str:
-    """Return the name that models are sent for a function: a chat completion knows no namespaces."""
+    """Return the name under which a function is sent to models, since a chat completion has no namespaces."""
     space = "" if entry.get("namespace") is None else text_field(entry, "namespace", path) + "__"
     return space + text_field(entry, "name", path)
 
@@ -312,7 +312,7 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _choice(choice: Any, path: str) -> Any:
-    """Return which tools may or must be called; a chat completion has the name of each in an object of its own."""
+    """Return which tools may or must be called, each name in an object of its own, as in a chat completion."""
     if not isinstance(choice, Mapping):
         return choice
     if choice.get("type") == "function":

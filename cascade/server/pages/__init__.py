@@ -48,12 +48,12 @@ _STATIC = "/ui/static/"
 _SHELLS = frozenset({"/ui", "/ui/", "/ui/review"})
 _LONGEST_NAME = 60
 _MOST_KEYS = 50
-"""The most keys since the last judgement: those that go back, and the answers."""
+"""The most keys since the last judgement: answers, and moves back."""
 _MINUS, _SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 
 def needs_no_key(method: str, path: str, *, has_key: bool) -> bool:
-    """Whether a request needs no key: the files of a page, and the page itself, which then asks for a key."""
+    """Return whether a request needs no key: one for the files of a page, or for a page, which then asks for a key."""
     return method in {"GET", "HEAD"} and (path.startswith(_STATIC) or (path in _SHELLS and not has_key))
 
 
@@ -64,7 +64,7 @@ class Pages:
         self._cascades, self._first = cascades, next(iter(cascades))
         self._desks: dict[str, Desk] = {}
         self._settings = cascades[self._first].runtime.config.server
-        self._reading = asyncio.Lock()  # one at a time, however many people look: others need the threads
+        self._reading = asyncio.Lock()  # one read at a time: other requests need the threads
 
     def _names(self, request: Request) -> list[str]:
         """Return the names of the cascades that a key may see."""
@@ -78,7 +78,7 @@ class Pages:
         return name
 
     async def _view(self, request: Request, *pressed: str) -> dict[str, Any]:
-        from cascade.server.pages.desk import Desk  # numpy and the readers of logs: once somebody opens a page
+        from cascade.server.pages.desk import Desk  # loads numpy and readers of logs, which only an opened page needs
 
         if (name := self._name(request)) not in self._desks:
             self._desks[name] = Desk(self._cascades[name].runtime.config)
@@ -125,7 +125,7 @@ class Pages:
         return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
 
     async def _press(self, request: Request) -> Response:
-        # A browser tells the origin, and no page can change that header. A client that is not a browser has no
+        # A browser sends the origin in a header that no page can change. A client that is not a browser has no
         # credentials that another site could use.
         if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             raise GatewayError(403, "Another site asked for this.", code="cross_site")
@@ -135,7 +135,7 @@ class Pages:
         return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
 
     def _locked(self, request: Request) -> bool:
-        """Whether a page has to ask for a key; a key without the scope was refused before (`auth.SCOPES`)."""
+        """Return whether a page has to ask for a key; a key without the scope was refused before (`auth.SCOPES`)."""
         return bool(self._settings.keys) and request.scope["exchange"].owner is None
 
     def _problem(self, request: Request, here: str, status: int, heading: str, error: CascadeError) -> Response:
@@ -184,7 +184,7 @@ async def _file(request: Request) -> Response:
 
 
 def _address(name: str) -> str:
-    """Return the address of a file, with its hash: a browser keeps it until it changes."""
+    """Return the address of a file, with its hash, so that a browser keeps the file until it changes."""
     return f"{_STATIC}{name}?{hashlib.sha256(_files()[name]).hexdigest()[:12]}"
 
 
@@ -229,7 +229,7 @@ def share(value: float | None) -> str:
 
 
 def time_of(text: str) -> str:
-    """Return an ISO time to the second, UTC, or a day.
+    """Return an ISO time as UTC to the second, or an ISO date, as the pages show it.
 
     >>> time_of("2026-11-12T10:00:00.123+00:00"), time_of("2026-11-12"), time_of("")
     ('12 Nov 2026 10:00:00', '12 Nov 2026', 'unknown')

@@ -36,7 +36,7 @@ class _OpenLog(NamedTuple):
 
 
 class Desk:
-    """The review page's logic: people judge pairs of outputs, those of `server.review.log` or of the traces."""
+    """The review page's logic: people judge pairs of outputs from `server.review.log` or from the traces."""
 
     def __init__(self, config: CascadeConfig) -> None:
         self._config = config
@@ -50,8 +50,8 @@ class Desk:
         since the last judgement.
 
         Raises:
-            GatewayError: (409) by now another pair is next.
-            UsageError: there is nothing to judge; with advice.
+            GatewayError: another pair is next by now (409).
+            UsageError: there is nothing to judge; the message has advice.
         """
         with self._lock:
             judging = self._judging()
@@ -107,7 +107,7 @@ def _press(session: Session, pair: str, keys: str) -> Pressed:
 
 
 def _refuse_unaudited(url: str) -> None:
-    """Refuse traces without audits. Raises UsageError, with advice."""
+    """Refuse traces without audits. Raises UsageError, whose message has advice."""
     with suppress(UsageError), Store(url, read_only=True, limit_s=_LIMIT_S) as store:  # there may be no traces yet
         if store.count({"split": "audit"}):
             return

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from cascade.serving.certified import ServingState
 
 DAYS = 30
-"""The page shows the requests of so many days."""
+"""The number of past days whose requests the page shows."""
 MOST_CALLS = 20_000
 """The most calls that a page reads, the latest ones. Reading them takes about 0.4 s of one core."""
 LEAST_AUDITS = 20
-"""The least number of audits that say what the guide alone would have cost."""
+"""The fewest audits from which the page estimates what the guide alone would have cost."""
 COLUMNS = ("episode_id", "walk", "split", "candidate", "source", "kept", "model", "cost_nano_usd", "created_at")
-"""The columns that are read of each call; none has a question or an answer."""
+"""The columns that are read of each call; none contains a question or an answer."""
 _MOST_REASONS = 3
-"""The most reasons that are shown why answers have no certificate."""
+"""How many reasons why answers have no certificate are shown, the most frequent first."""
 _LIMIT_S = 10.0
 """How long a page waits for the traces."""
 Row = Mapping[str, Any]
@@ -108,7 +108,7 @@ def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, 
 
     Args:
         rows: rows with the columns `COLUMNS`; those of one request need not be adjacent.
-        guide: the model that a saving is counted against.
+        guide: the model against which savings are measured.
         cut: whether the first request may lack rows, and is left out.
     """
     calls = defaultdict[str, list[Row]](list)
@@ -145,7 +145,7 @@ def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, 
 def _served(calls: Iterable[Row]) -> tuple[set[str], set[str]] | None:
     """Return the models whose answers were kept, and the models that they stand for; None if nothing was served.
 
-    If the guide failed, no answer is marked: then they are all that came.
+    If the guide failed, no answer is marked as kept: then all answers count.
     """
     candidates = [call for call in calls if call["candidate"] is not None]
     cut = any(call["walk"] == CUT for call in calls)  # then nothing was served
