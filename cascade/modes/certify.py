@@ -101,7 +101,7 @@ class Proof(NamedTuple):
     Attributes:
         risk, level: of the promise.
         stake: λ of the bet on each conversation, which multiplies the capital by 1 + λ(rT − D); None for the exact
-            test on D alone, as if each conversation had one turn, which promises no less.
+            test of D only, as if each conversation had one turn, which promises no less.
     """
 
     risk: float

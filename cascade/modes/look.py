@@ -254,7 +254,7 @@ def _chosen(conversations: Conversations, modes: ModesConfig, audit: float) -> P
 
 
 def promise_of(modes: ModesConfig) -> Promise:
-    """Return what is promised, with the confidence of all looks together."""
+    """Return the promise, with the confidence of all looks together."""
     return Promise("agreement", modes.risk, modes.confidence)
 
 

@@ -1,6 +1,6 @@
 """Turns errors into responses: OpenAI's error object, with the status that its client library acts on.
 
-The messages are those of cascade's own errors, which contain no key and no address with a key.
+The messages come from cascade's own errors, which contain no key and no address with a key.
 """
 
 from __future__ import annotations

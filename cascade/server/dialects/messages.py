@@ -54,7 +54,7 @@ class Messages(Dialect):
     path, id_header = "/v1/messages", b"request-id"
 
     def request(self) -> Mapping[str, Any]:
-        """Translate the body into that of a chat completion."""
+        """Translate the body into the body of a chat completion."""
         body = self.body
         if body.get("thread"):
             raise not_kept("thread")

@@ -46,7 +46,7 @@ class Responses(Dialect):
     """The name and the namespace of each function in a namespace, by the name that is sent to models."""
 
     def request(self) -> Mapping[str, Any]:
-        """Translate the body into that of a chat completion."""
+        """Translate the body into the body of a chat completion."""
         body = self.body
         for name in _STATE:
             if body.get(name) is not None:
