@@ -95,7 +95,7 @@ class ChatRequest:
     ) -> ChatRequest:
         """Make a request from the body of a chat completion request.
 
-        `model`, `stream` and `stream_options` are left out: the cascade decides who answers.
+        `model`, `stream` and `stream_options` are left out: the cascade decides which model answers.
 
         Raises:
             UsageError: the body is not valid, or requests more than one answer (`n`).

@@ -392,7 +392,7 @@ _FILTERED = re.compile(r"content_?filter|content_?policy_?violation|content mana
 
 
 _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|billing", re.IGNORECASE)
-"""The words with which providers say, with status 429, that there is no money left."""
+"""The words with which providers say, with status 429, that no credit is left."""
 
 
 def from_status(

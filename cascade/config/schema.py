@@ -89,7 +89,7 @@ class PriceConfig(TierRates):
 class DeploymentConfig(Section):
     """One of several sites that serve a model. Settings that it leaves out, and its price, are those of the model.
 
-    `model` is the model's name at this site; `weight`, relative to those of the others, its share of conversations.
+    `model` is the model's name at this site. Its share of the conversations is `weight` ÷ the sum of all weights.
     """
 
     api_base: _Address | None = None
@@ -237,7 +237,7 @@ class AuditsConfig(Section):
 class GuaranteeConfig(Section):
     """The promise that a certificate must make. A setting that is left out is not required.
 
-    `uncovered` says who answers a question that no certificate covers: the guide, or the policy without a promise.
+    `uncovered` says what answers a question that no certificate covers: the guide, or the policy without a promise.
     """
 
     promise: str | None = None

@@ -190,7 +190,7 @@ class Fields:
     def sent(self, request: Request) -> Request:
         """Return a call with only the fields that its model is sent; caps and prices are computed from these."""
         rule, chat = self.models.get(request.model, _UNKNOWN), request.chat
-        if rule.sends or request.sends:  # `request.sends` may be those of the model it replaces
+        if rule.sends or request.sends:  # `request.sends` may be that of the model it stands in for
             request = request._replace(sends=rule.sends)
         if chat is None:
             return request

@@ -450,7 +450,7 @@ def _written(completion: Completion) -> str:
 def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:
     """Return the error of a stream that failed after its first text: an interruption, unless it was a refusal."""
     broke = isinstance(error, StreamInterruptedError | BadResponseError | ProviderTimeoutError) or error.retryable
-    broke = broke and not getattr(error, "partial", "")  # else it is the assembler's own
+    broke = broke and not getattr(error, "partial", "")  # else the assembler made the error
     site, error = error.deployment, assembler.interrupted(str(error)) if broke else error
     error.deployment = site
     error.maybe_billed = sum(failure.billed != "no" for failure in (*failed, error))

@@ -44,7 +44,7 @@ def load_xllamacpp() -> Any:
     With other work on the same cores, spinning makes it up to 20 times slower (`design/providers.md`).
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: xllamacpp is not installed.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"

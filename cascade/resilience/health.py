@@ -44,7 +44,7 @@ tenth fails, and 1.2 if all fail. Further failures reach the caller."""
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how long after a failure, the same call is made again."""
+    """How often, and how long after a failure, a call is retried."""
 
     max_retries: int = 2
     first_wait_s: float = 0.5
@@ -124,7 +124,7 @@ class Health:
     def outage(self, *, warned_before: bool) -> bool:
         """Return whether to warn that the server fails: at most once until its next success.
 
-        After an earlier warning (`warned_before`), a few failures are no news: the circuit must be open.
+        After an earlier warning (`warned_before`), a few failures are not enough: the circuit must be open.
         """
         is_new = not self._warned and (self.open if warned_before else self._failures > 0)
         self._warned |= is_new
