@@ -1,1 +1,1 @@
-"""Turns the doubts and losses of a log into a threshold with a promise. It works on numbers and calls no model."""
+"""Turn the doubts and losses of a log into a threshold with a promise. This works on numbers and calls no model."""

@@ -4,14 +4,14 @@ A decision is made in float64 only if a proven bound on the rounding error leave
 
     Pr[Bin(n, a/b) ≤ c] ≤ δ   ⇔   Σ_{i ≤ c} C(n, i) aⁱ (b − a)ⁿ⁻ⁱ ≤ δ bⁿ
 
-Shares are read as the decimals that they are written as. If neither can decide, nothing is proven: the result is False.
+Shares are read as the decimals that they are printed as. If the integers would be too large, the result is False:
+nothing is proven.
 
 The sum in float64 starts at the mode m with t_m = 1 and multiplies by t_{i+1}/t_i = (n − i)/(i + 1) · p/(1 − p), in
-both directions. Then it is divided by the sum of all terms, which is 1/Pr[m]. This needs no factorial, and so no
-logarithm whose error would have to be bounded. With u = 2⁻⁵³, a ratio holds three roundings, a product of k ratios k
-more, and a running sum of K terms K more: everything is within (1 + u)^(5K) of the truth (Higham, 2002, section 3.1).
-The terms beyond those summed are together at most (n + 1) times the larger of the two outermost terms, because terms
-fall with their distance from the mode.
+both directions. Then it is divided by the sum of all terms, 1/Pr[m]. So no factorial is needed, nor a logarithm whose
+error would have to be bounded. With u = 2⁻⁵³, a ratio has three roundings, a product of k ratios k more, and a running
+sum of K terms K more: all are within a factor (1 + u)^(5K) of the truth (Higham, 2002, section 3.1). The terms left out
+sum to at most (n + 1) times the larger of the two outermost terms, since terms fall with the distance from the mode.
 
 Reference: Clopper & Pearson (1934); Higham, Accuracy and Stability of Numerical Algorithms (2002).
 """
@@ -68,9 +68,9 @@ def lower_tail(count: int, n: int, p: float) -> float:
 def most_losses(n: int, alpha: float, delta: float) -> int | None:
     """Return the largest count of losses among n that proves a rate below alpha; None if even 0 losses do not prove it.
 
-    Guarantee: with i.i.d. questions whose loss rate is alpha or more, there are so few with probability at most delta:
-    Pr[Bin(n, alpha) ≤ losses] ≤ delta. The decision is exact; a count is not proven if neither float64 nor integers of
-    a practical size can decide.
+    Guarantee: if questions are i.i.d. with a loss rate of alpha or more, this many losses or fewer have a probability
+    of at most delta: Pr[Bin(n, alpha) ≤ losses] ≤ delta. The decision is exact; a count is not proven if neither
+    float64 nor integers of a practical size can decide.
 
     Args:
         n: the number of questions.
@@ -78,7 +78,7 @@ def most_losses(n: int, alpha: float, delta: float) -> int | None:
         delta: the probability of a wrong exclusion, read as a decimal.
 
     Raises:
-        UsageError: n, alpha or delta is out of range; it lists every problem.
+        UsageError: n, alpha or delta is out of range; the message lists every problem.
 
     >>> most_losses(200, 0.1, 0.1), most_losses(21, 0.1, 0.1)
     (14, None)
@@ -226,12 +226,12 @@ def _checked(n: int, wrong: list[str]) -> int:
 
 # --- How many of m fresh questions a split-conformal threshold misses: the law by which a promise is tested ---
 # Without ties, the share of fresh questions that the k-th smallest of n critical values misses is Beta(k, n + 1 − k)
-# over calibrations, so that of m fresh questions
+# over calibrations. So for m fresh questions
 #
 #     Pr[misses = j] = C(m, j) · B(j + k, m − j + n + 1 − k) / B(k, n + 1 − k)
 #
-# a Beta-binomial law. With ties the misses are fewer in distribution. So a number of misses that is improbably high
-# under this law is evidence against the promise, and the law includes the luck of the calibration.
+# a beta-binomial law. With ties, misses are stochastically fewer. So a number of misses that is improbably high under
+# this law is evidence against the promise; the law allows for the luck of the calibration.
 #
 # Reference: Vovk, Conditional validity of inductive conformal predictors (2012); Angelopoulos & Bates (2021), 3.2.
 

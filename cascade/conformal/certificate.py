@@ -1,10 +1,10 @@
-"""A certificate: what is promised about served answers, at which threshold, and by which requests it is proven.
+"""A certificate: what is promised about served answers, at which threshold, and which requests prove it.
 
 Its id is the start of the SHA-256 of all its other fields in canonical JSON, so that an edited field is detected. That
-guards against accidents and silent edits. It is no signature: anybody can compute the hash of an invented certificate.
-Trust one only after it was computed again from its data.
+guards against accidents and silent edits. It is not a signature: anybody can compute the hash of an invented
+certificate. Trust one only after computing it again from its data.
 
-Canonical means: keys sorted, no space, ASCII, floats by their shortest decimal, ±∞ as the strings "inf" and "-inf".
+Canonical means: sorted keys, no spaces, ASCII, floats as their shortest decimal, ±∞ as the strings "inf" and "-inf".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ID_LENGTH = 16
-"""Number of hex digits: 64 bits."""
+"""The number of hex digits of an id: 64 bits."""
 _FLOATS = ("kappa", "losses")
 
 
@@ -60,7 +60,7 @@ _Threshold = Annotated[float, BeforeValidator(lambda raw: float(raw) if raw in (
 
 @dataclass(frozen=True)
 class Certificate:
-    """A promise that is proven on n requests, with everything that it holds for.
+    """A promise that is proven on n requests, with the conditions under which it holds.
 
     Attributes:
         promise: what is promised.
@@ -69,14 +69,14 @@ class Certificate:
         losses: how many of them are lost at the threshold; graded losses add up to a fraction.
         level: the probability, over calibrations, at which it was tested; None: on average over calibrations.
         attempts: which attempt it was on these requests, from 1 (`fitting.attempts`); None: unknown.
-        unit: what is drawn at random: a "request"; a "group", and one request of it counts; or a "conversation", and
-            every request of it counts.
+        unit: what is drawn at random: a "request"; a "group", of which one request counts; or a "conversation", of
+            which every request counts.
         covers, name: "all" requests (name ""), those of the "segment" of that name, or those asked at that "level".
         reference: the model with which served answers are compared; None if labels decide what is right.
         comparator: what compares the two answers, or judges each by the accepted ones.
         data_sha256, policy_sha256: the hashes of the requests and of the policy.
-        made_for: the strategy, models, prices and prompts for which it holds; None inside for unknown parts.
-        created, expires: dates, ISO 8601, UTC; it holds until the end of the day `expires`, None: for ever.
+        made_for: the strategy, models, prices and prompts for which it holds; unknown parts are None.
+        created, expires: dates, ISO 8601, UTC; it holds until the end of the day `expires`, or for ever if None.
         assumptions: what it rests on, in words.
     """
 
@@ -107,7 +107,7 @@ class Certificate:
 
     @property
     def segment(self) -> str | None:
-        """The segment that it covers; None: it is not for a segment."""
+        """The segment that it covers; None if it is not for a segment."""
         return self.name if self.covers == "segment" else None
 
     @property
@@ -120,8 +120,8 @@ class Certificate:
         """Return the certificate in a document, if it is complete and unchanged.
 
         Raises:
-            ConfigError: lists every problem: a field that is missing, unknown or of another type, an impossible value,
-                or an id that the other fields do not give.
+            ConfigError: lists every problem: a field that is missing, unknown or of a wrong type, an impossible value,
+                or an id that does not match the other fields.
         """
         values = dict(document) if isinstance(document, dict) else {}
         signed = values.pop("id", None)
@@ -138,14 +138,14 @@ class Certificate:
         return certificate
 
     def expired(self, today: date) -> bool:
-        """Whether it holds no more on a day."""
+        """Return whether the certificate has expired by a day."""
         return self.expires is not None and today.isoformat() > self.expires
 
     def shortfalls(self, target: Promise) -> list[str]:
-        """Return, in words, where it promises less than is wanted; empty if it promises enough.
+        """Return, in words, where it promises less than the target; empty if it promises enough.
 
-        A smaller risk, or a higher confidence, is enough. So is a confidence where a promise on average is wanted, if
-        few enough are lost, which is so unless the confidence is low.
+        A smaller risk or a higher confidence is enough. If the target holds on average, a promise with a confidence is
+        enough if its losses pass the test of a promise on average too, as they do unless the confidence is low.
         """
         has, short = self.promise, []
         if has.kind != target.kind:
@@ -214,7 +214,7 @@ def _fields_of(certificate: Certificate) -> dict[str, Any]:
 
 
 def problems_of(error: ValidationError) -> list[str]:
-    """Return a sentence for each problem of a document: the place in it, and what is wrong."""
+    """Return a sentence for each problem of a document: where it is, and what is wrong."""
     problems = [(".".join(map(str, problem["loc"])), problem) for problem in error.errors(include_url=False)]
     return [f"{path or 'it'}: {_SAYS.get(problem['type'], problem['msg'])}" for path, problem in problems]
 
@@ -240,20 +240,20 @@ _READER = TypeAdapter(Certificate)
 
 
 # --- what a certificate is made for ---
-# A change in any part makes another cascade, of whose requests the certificate says nothing. A part that is not on
-# record is None and is not compared; `unknown` lists such parts. `serving.made_for` describes a configuration in the
-# same parts, as plain JSON values:
+# A change in any part makes another cascade, about which the certificate says nothing. A part that was not recorded is
+# None and is not compared; `unknown` lists such parts. `serving.made_for` describes a configuration by the same parts,
+# as plain JSON values:
 #
 #     strategy        the section of the configuration, without its prompts
 #     horizon         the number of steps
-#     models          by role: name, max_tokens, temperature, seed, and the agent through which it answers, if any; of a
-#                     decision model its dialect, the questions, and the hash of how cascade writes the data
+#     models          by role: name, max_tokens, temperature, seed, and the agent through which it answers, if any; for
+#                     a decision model also its dialect, the questions, and the hash of how cascade writes the data
 #     step_models     the model that answers each step; None if several do
-#     prices          by model, pico-USD a token
+#     prices          by model, pico-USD per token
 #     prompts_sha256  the hash of the prompts
-#     own_files       the SHA-256 of each of the user's files that decides an answer; left out without such files
+#     own_files       the SHA-256 of each of the user's files that decides an answer; left out if there are none
 #     served_by       by model: the kind of provider, and the address without user, query and keys
-#     echoes          by model, the model names in its replies
+#     echoes          by model, the model names that its replies gave
 
 MadeFor: TypeAlias = Mapping[str, Any]
 MOVES = "-latest"
@@ -266,11 +266,11 @@ _BY_NAME: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "served_by": ("the provider of {}", lambda old, new: old is None or new is None),
     "echoes": ("the name that {} answers by", lambda _old, _new: False),
 }
-"""The parts that are compared for the names that both cascades have: a label, and whether a value is not on record."""
+"""The parts compared name by name, if both cascades have the name: a label, and a test for values not on record."""
 
 
 def differences(then: MadeFor, now: MadeFor, subject: str = "the certificate") -> list[str]:
-    """Return the differences between two cascades, a sentence each; `what` is made for the first.
+    """Return the differences between two cascades, a sentence each; `subject` was made for the first.
 
     >>> small = {"models": {"base": {"name": "small", "seed": None}}}
     >>> differences(small, {"models": {"base": {"name": "large", "seed": 1}}})
@@ -308,7 +308,7 @@ def _compared(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _innermost(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the innermost values that differ, each with its path. Items of lists are compared if they have names."""
+    """Yield the innermost values that differ, each with its path. Named items of lists are compared one by one."""
     by_name = _by_own_name(old), _by_own_name(new)
     if by_name[0] and by_name[1] and [*by_name[0]] == [*by_name[1]]:
         old, new = by_name
@@ -320,7 +320,7 @@ def _innermost(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _by_own_name(items: Any) -> Mapping[str, Any] | None:
-    """Return a list's entries by name; None if it is no list, or one has no name of its own."""
+    """Return a list's entries by name; None if one has no name of its own."""
     listed = items if isinstance(items, list | tuple) else ()
     named = {entry["name"]: entry for entry in listed if isinstance(entry, Mapping) and "name" in entry}
     return named if len(named) == len(listed) else None
@@ -382,7 +382,7 @@ def models_said(cascade: MadeFor) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text: a price as rates, of a section its kind and of a list its names."""
+    """Return a value as text: a price as its rates, a section as its kind, a list as its items."""
     if isinstance(value, Mapping) and "input" in value:
         rates = [f"{name} {rate / 1e6:g}" for name, rate in value.items() if rate and isinstance(rate, int)]
         above = [f"above {value['above']}"] if value.get("above") else []
@@ -417,7 +417,7 @@ def unknown(cascade: MadeFor) -> list[str]:
 
 
 def renaming(logged: MadeFor, configured: MadeFor) -> str:
-    """Return how a log gets the configured names of its models, if it has as many and all have other names; else ""."""
+    """Return a hint to give a log's models their configured names, if there are as many and all differ; else ""."""
     old, new = logged.get("step_models") or (), configured.get("step_models") or ()
     if None in old or None in new or len(old) != len(new) or {*old} & {*new}:
         return ""

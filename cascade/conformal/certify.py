@@ -1,10 +1,10 @@
-"""The certifier: walk a path from its first point and stop before the first that the requests do not prove.
+"""The certifier: it follows a path from its first point and stops before the first that the requests do not prove.
 
-With a confidence 1 − δ, a point passes if so few of n requests are lost that a rate of `risk` or more would give so few
-with probability δ at most (the exact binomial). The points were put in order without these requests, so all that pass
-before the first failure hold at once: Pr[any breaks] ≤ δ. Graded losses are tested at half of the level: toss a coin
-for each loss, with the loss as its probability. The coins' sum is binomial, and its median is at most a whole number
-that the losses do not exceed (Jogdeo & Samuels, 1968). So the losses pass at most twice as often as the coins.
+With a confidence 1 − δ, a point passes if so few of n requests are lost that, at a loss rate of `risk` or more, as few
+would have probability δ at most (exact binomial test). The points were ordered without these requests, so all that pass
+before the first failure hold at once: Pr[any breaks] ≤ δ. Graded losses are tested at half the level: toss a coin for
+each loss, with the loss as the probability of heads. The number of heads is binomial. Given the losses, its median is
+at most any whole number that their sum does not exceed (Jogdeo & Samuels, 1968). So losses pass at most twice as often.
 
 On average over calibrations, a point passes if (losses + 1) / (n + 1) ≤ risk (conformal risk control; for coverage this
 is split conformal prediction). The losses must not fall as the threshold rises.
@@ -33,9 +33,9 @@ class Certified:
     """The last threshold of a path that is proven, and its figures on the requests that prove it.
 
     Attributes:
-        kappa: the threshold; it lies between two scores of these requests where the path is `midway`.
-        n: the requests that prove it.
-        losses: how many of them are lost there.
+        kappa: the threshold, which may lie between two scores of these requests (`midway` in `certify`).
+        n: the number of requests that prove it.
+        losses: how many of them are lost at this threshold.
         level: the probability, over calibrations, at which it was tested; None: on average.
     """
 
@@ -51,10 +51,10 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     Args:
         path: totals on requests that neither chose the policy nor ordered the points.
         promise: what is promised.
-        level: the part of the promise's δ that this test may use, all of it by default; unused on average.
-        midway: whether to set the threshold between two scores, so that a score that is rounded otherwise when it is
-            served decides alike; only on a path of every threshold: between two others lie decisions that were not
-            tested.
+        level: the part of the promise's δ that this test may use, by default all; ignored for a promise on average.
+        midway: whether to set the threshold between two scores, so that a score rounded differently while serving
+            leads to the same decision. Only a path of every threshold allows it: between the points of another path
+            lie decisions that were not tested.
     """
     level = promise.delta if level is None else level
     units = most_units(path.n, promise, level)
@@ -69,7 +69,7 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
 
 
 def most_units(n: int, promise: Promise, level: float | None) -> int:
-    """Return the most losses, in units, at which a point passes; −1: none does."""
+    """Return the most losses, in units, at which a point passes; negative if none does."""
     if promise.confidence is None:
         return math.floor(Fraction(repr(promise.risk)) * (n + 1) * UNITS) - UNITS
     assert level is not None  # noqa: S101 - a confidence has a level
@@ -83,9 +83,9 @@ def _times(promise: Promise) -> int:
 
 
 def _between(kappas: Floats, at: int) -> float:
-    """Return a threshold with the same decisions as one of several, half-way to the next stricter one.
+    """Return a threshold that decides as `kappas[at]` does, halfway to the next stricter one.
 
-    Between −∞ and a score there is no middle: the score's own threshold stays.
+    Between −∞ and a score there is no middle: the threshold stays at the score.
     """
     kappa, stricter = float(kappas[at]), float(kappas[at - 1]) if at else -math.inf
     middle = stricter + (kappa - stricter) / 2
@@ -93,9 +93,9 @@ def _between(kappas: Floats, at: int) -> float:
 
 
 def spent(n: int, promise: Promise, level: float) -> float:
-    """Return the probability that the exact test at a level uses: at most the level, since losses are whole.
+    """Return how much probability the test at a level uses up: at most the level, since losses are whole.
 
-    A test that follows may use the rest. It depends on n, the promise and the level alone.
+    Another test may use the rest. The result depends only on n, the promise and the level.
 
     >>> round(spent(200, Promise("regret", 0.1, 0.9), 0.1), 6)
     0.092946
@@ -105,31 +105,30 @@ def spent(n: int, promise: Promise, level: float) -> float:
 
 
 # --- the order of points ---
-# Where a walk to the end may lose, other requests put the points in order. Testing stops at the first failure, so the
-# safest come first and the cheapest last. Every order is valid that was fixed without the certifying requests; a better
-# one certifies cheaper points.
+# If a walk to the end may lose, the points are ordered by means of other requests. Testing stops at the first failure,
+# so the safest come first and the cheapest last. Any order fixed without the certifying requests is valid; a better one
+# certifies cheaper points.
 
 MOST_POINTS = 100
 _MOST_THRESHOLDS = 100_000
 _FAR = 3.0
-"""In standard errors: a point so far above the risk is not worth a test."""
+"""In standard errors: a point further than this above the risk is not worth a test."""
 _LEAD = 8
-"""Points up to the one with the fewest losses, which are partly luck: they raise the share of runs that certify."""
+"""The most points up to the one with the fewest losses. Its losses are partly luck, so more runs certify with these."""
 
 
 def points_of(walks: Walks, promise: Promise) -> Floats:
     """Return the thresholds to test, from safe to cheap, float64 (P,); the cost falls from one to the next.
 
     1. More expensive thresholds whose losses are within one standard error of the fewest, then the one with the fewest.
-    2. The thresholds than which none is cheaper and loses as little, up to 3 standard errors above the risk.
+    2. The Pareto front of cost and losses, up to 3 standard errors above the risk.
 
     Args:
         walks: requests that are used for nothing else.
         promise: what is promised.
 
     Raises:
-        UsageError: there is no request, or the promise says what is lost as the threshold falls, and not where a walk
-            ends.
+        UsageError: there is no request, or the kind of promise defines its own `jumps`.
     """
     if type(promise.rules).jumps is not Kind.jumps:
         raise UsageError(
@@ -158,7 +157,7 @@ def path_of(walks: Walks, promise: Promise, points: Floats | None) -> Path:
 
 
 def _thresholds(walks: Walks) -> Floats:
-    """Return the thresholds at which what is served changes, rising to +∞; an even choice if they are very many."""
+    """Return the thresholds at which the served answer changes, ascending to +∞; evenly thinned if very many."""
     ends = np.where(walks.log.open_end, walks.reach, -np.inf)
     levels = np.unique(np.concatenate([walks.keep.ravel(), ends.ravel()]))
     levels = levels[levels > -np.inf]
@@ -166,7 +165,7 @@ def _thresholds(walks: Walks) -> Floats:
 
 
 def _front(kappa: Floats, losses: Floats, cost: Ints) -> Ints:
-    """Return the thresholds than which none is cheaper and loses as little, by rising loss, the highest of equals."""
+    """Return the Pareto front of cost and losses, by ascending losses; of equal thresholds, the highest."""
     by_cost = np.lexsort((-kappa, losses, cost))
     fewest = np.minimum.accumulate(losses[by_cost])
     return np.asarray(by_cost[np.concatenate([[True], fewest[1:] < fewest[:-1]])][::-1], dtype=np.int64)
@@ -182,12 +181,12 @@ def _lead(losses: Floats, cost: Ints, first: int) -> Ints:
 
 
 def _spread(size: int, limit: int) -> Ints:
-    """Return the indices of at most `limit` of `size` items, evenly spread, both ends among them."""
+    """Return the indices of at most `limit` of `size` items, evenly spread, including both ends."""
     return np.unique(np.linspace(0, size - 1, min(size, max(limit, 1))).round().astype(np.int64))
 
 
 def _evenly(losses: Floats, limit: int) -> Ints:
-    """Return at most `limit` places with losses that rise about evenly, the first and the last among them."""
+    """Return at most `limit` indices whose losses rise about evenly, including the first and the last."""
     if losses.size <= limit:
         return np.arange(losses.size)
     targets = np.linspace(losses[0], losses[-1], limit)

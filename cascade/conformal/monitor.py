@@ -1,13 +1,13 @@
-"""Audits: which requests are drawn, and the evidence of their misses that a promise no longer holds.
+"""Audits: which requests are drawn, and the evidence in their misses that a promise no longer holds.
 
 The evidence is an e-process, which may be read after each audit: a number whose expectation is at most 1 while the miss
-rate is at most a bound, at any stopping time. The probability that it ever exceeds 1/level is at most level (Ville's
-inequality). It bets that the rate of misses rises above the bound: it is a mean over a few raised rates and over the
-number of audits before the rise.
+rate is at most a bound, at any stopping time. The probability that it ever reaches 1/level is at most level (Ville's
+inequality). It bets that the miss rate rises above the bound: it is a weighted mean over a few raised rates and over
+the number of bets before the rise.
 
-The bound is the promised risk, if the promise has a confidence. A promise on average over calibrations says nothing of
-one calibration, whose miss rate follows a Beta(k, n + 1 − k) law, or is lower if critical values are tied: the bound is
-then the rate that this law exceeds with probability `UNLUCKY`.
+The bound is the promised risk, if the promise has a confidence. A promise on average over calibrations says nothing
+about one calibration, whose miss rate follows a Beta(k, n + 1 − k) law, or is lower if critical values are tied. The
+bound is then the rate that this law exceeds with probability `UNLUCKY`, or the promised risk if that is higher.
 
 Reference: Ville (1939); Wasserman, Ramdas & Balakrishnan, Universal inference (2020); Shin, Ramdas & Rinaldo,
 E-detectors (2023).
@@ -27,9 +27,9 @@ from cascade.errors import UsageError
 _ODDS = (1.5, 2.0, 3.0, 6.0)
 """The raised rates θ that the monitor bets on, in multiples of the bound's odds."""
 _MOST_STAKED = 0.95
-"""The most of its capital that a bet on one conversation may lose."""
+"""The largest share of the capital that one bet may lose."""
 UNLUCKY = 0.01
-"""The share of calibrations on average whose miss rate is above the bound of their monitor."""
+"""For promises on average: the share of calibrations, at most, whose miss rate is above their monitor's bound."""
 _LARGEST = 700.0  # e^709 is about the largest float
 
 
@@ -42,14 +42,14 @@ class Monitor:
     promise on average, with or without ties, at most `level` + `UNLUCKY`. An alarm is final.
 
     Attributes:
-        level: the probability of a false alarm that is accepted.
+        level: the accepted probability of a false alarm.
         risk: the bound on the share of misses.
         audits: the number of audits counted.
         misses: how many of them were missed.
         bets: the number of conversations that they belong to; without conversations each audit is a bet.
-        turns: how many audits of one conversation count, at most: its later ones are left out.
+        turns: the most audits of one conversation that count; later ones are left out.
         alarmed_after: the number of audits at which it alarmed; None if it has not.
-        risen: for each raised rate, the logarithm of its sum in the evidence over the points of change so far.
+        risen: for each raised rate, the logarithm of its evidence, summed over the points of change so far.
     """
 
     level: float
@@ -70,8 +70,8 @@ class Monitor:
             n: the number of calibration questions behind the threshold.
             k: the rank of the threshold among their critical values. With 0 everything is kept, so no calibration can
                 be unlucky; None if the promise has a confidence.
-            level: the probability of a false alarm that is accepted.
-            turns: how many audits one conversation may have, if the promise is on turns of conversations.
+            level: the accepted probability of a false alarm.
+            turns: the most audits that one conversation may have, if the promise is about turns of conversations.
 
         Raises:
             UsageError: lists every problem with the arguments.
@@ -93,7 +93,7 @@ class Monitor:
 
     @property
     def e_value(self) -> float:
-        """The evidence now: its expectation is at most 1 while nothing has drifted, at any stopping time.
+        """The current evidence: while nothing has drifted, its expectation is at most 1 at any stopping time.
 
         It starts at 1. The monitor alarms when it reaches 1/level.
         """
@@ -112,10 +112,10 @@ class Monitor:
     def update(self, missed: int, audits: int = 1, *, ended: bool = True) -> Monitor:
         """Return the monitor after one more bet, in constant time: an audit, or all those of a conversation.
 
-        Turns of a conversation hang together. So a conversation with D misses in T audits is one bet, which multiplies
-        a sum by 1 + λ(D − rT): on average by at most 1, if of all turns at most a share r is missed. The largest stake
-        λ keeps this above 0 for `turns` audits. One that goes on is bet on as if it had had `turns` audits and missed
-        no more: it never ends lower, so evidence with such bets is never above that of the ended ones.
+        Turns of a conversation are dependent. So a conversation with D misses in T audits is one bet, which multiplies
+        a sum by 1 + λ(D − rT): on average by at most 1, if at most a share r of all turns is missed. The largest stake
+        λ keeps this factor above 0 for `turns` audits. A conversation in progress is treated as if it had `turns`
+        audits without further misses, so that the evidence never exceeds what it will be when the conversation ends.
 
         Args:
             missed: how many of the audits were missed.
@@ -149,28 +149,28 @@ def _weight(before: int) -> float:
 
 
 def _log_add(left: float, right: float) -> float:
-    """Return ln(e^one + e^other); one of them is finite."""
+    """Return ln(e^left + e^right); at least one of them is finite."""
     high, low = max(left, right), min(left, right)
     return high + math.log1p(math.exp(low - high))
 
 
 def _log_mean(logs: tuple[float, ...], log_rest: float) -> float:
-    """Return the logarithm of the mean over the raised rates, plus the rest."""
+    """Return the logarithm of the sum of the mean over the raised rates and the rest."""
     top = max(*logs, log_rest)
     return top + math.log(sum(math.exp(value - top) for value in logs) / len(logs) + math.exp(log_rest - top))
 
 
 # --- draws by a keyed hash of names: of requests to audit, to observe and to judge ---
-# A draw depends on the key and on names, never on a content or an outcome. So what is drawn is like the rest; nobody
-# without the key can predict it, and processes that share the key agree. Let a loss L be 0 or 1, and let a request be
+# A draw depends on the key and on names, never on a content or an outcome. So drawn requests are like the rest, nobody
+# without the key can predict them, and processes that share the key agree. Let a loss L be 0 or 1, and a request be
 # drawn with probability q: the drawn losses of independent requests are then independent with the rate q·E[L]. So "the
-# risk is above r" is "the rate of drawn losses is above q·r" (`Promise.tested_risk`).
+# risk is above r" means "the rate of drawn losses is above q·r" (`Promise.tested_risk`).
 
 _BETWEEN = b"\x1f"
 
 
 def uniform(key: bytes | str, *names: str) -> float:
-    """Return a pseudorandom number in [0, 1) that only the key and the names decide.
+    """Return a pseudorandom number in [0, 1) that depends only on the key and the names.
 
     Numbers of different keys, or of different names, are independent.
     """
@@ -181,7 +181,7 @@ def uniform(key: bytes | str, *names: str) -> float:
 def is_drawn(key: bytes | str, rate: float, *names: str) -> bool:
     """Return whether names are drawn, with a probability of `rate` (0..1) over keys.
 
-    What is drawn at one rate is also drawn at every higher rate.
+    Names drawn at one rate are also drawn at every higher rate.
 
     >>> is_drawn(b"key", 1.0, "request 1"), is_drawn(b"key", 0.0, "request 1"), is_drawn("key", 1e-12, "request 1")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""What a policy loses and spends on a log at every threshold, exactly: sums of jumps.
+"""The losses and costs of a policy on a log, exactly, at every threshold: sums of jumps.
 
 A policy gives each node a doubt. After the last node of a step the walk goes on while the doubt is at least the
 threshold kappa, so −∞ is the strictest threshold and +∞ the most lenient. What a request loses, and what it costs,
@@ -9,8 +9,8 @@ changes only where kappa passes one of its own levels:
 
 So n requests are n·T jumps, and one sort gives the totals at every threshold, without a grid.
 
-A record that ends before the request does is lost where a walk reaches its end: what follows is unknown. No total is
-below the true one.
+If a record ends before its request does, a walk that reaches the end of the record is lost, since what follows is
+unknown. So no total of losses is below the true one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _CHUNK = 1 << 14
 
 
 class Scores(NamedTuple):
-    """What a policy gives for a log.
+    """What a policy returns for a log.
 
     Attributes:
         doubt: float64 (n, T), read after the last node of each step: the walk goes on while it is at least the
             threshold. NaN, or a step without an answer: it always goes on.
-        keep: float64 (n, T), for a policy that keeps a set of answers: the score of each. The best of a step's scores
-            and its doubt is taken at every threshold, so that there is always something to do. None: every answer
+        keep: float64 (n, T), for a policy that keeps a set of answers: the score of each. The highest of a step's
+            scores and its doubt is raised to +∞, so that something is done at every threshold. None: every answer
             bought is kept.
-        serve: int64 (n, T), the node whose answer is served if the walk ends after a node; −1: none. None: the newest.
+        serve: int64 (n, T), the node whose answer is served if the walk ends after it; −1: none. None: the newest.
         order: int64 (n, T), each request's nodes in the order of purchase, as `Log.in_order` takes them; every column
-            above is in this order too. A node behind a doubt of −∞ is never bought. None: as listed.
+            above is in this order too. A node after a doubt of −∞ is never bought. None: as listed.
     """
 
     doubt: Floats
@@ -64,7 +64,7 @@ class Jumps:
     jump: Ints
 
     def total(self, kappa: Floats) -> Ints:
-        """Return the sum over all rows at each of P rising thresholds: int64 (P,)."""
+        """Return the sum over all rows at each of P ascending thresholds: int64 (P,)."""
         reached = np.where(self.level > -np.inf, np.searchsorted(kappa, self.level, side="right"), 0)
         cells = np.zeros(kappa.size + 1, dtype=np.int64)
         np.add.at(cells, reached.ravel(), self.jump.ravel())
@@ -82,9 +82,9 @@ class Walks:
     Attributes:
         log: the requests; if the scores have an order, with their nodes in this order.
         reach: float64 (n, T), the highest threshold at which each node is bought; −∞: never.
-        keep: float64 (n, T), that at which each answer is kept.
+        keep: float64 (n, T), the highest threshold at which each answer is kept; −∞: never.
         serve: int64 (n, T), as in `Scores`.
-        beyond: float64 (n,), the highest threshold at which it goes on behind the last node on record; of a set: +∞.
+        beyond: float64 (n,), the highest threshold at which a walk goes on after its last recorded node; +∞ for a set.
     """
 
     log: Log
@@ -94,31 +94,31 @@ class Walks:
     beyond: Floats
 
     def take(self, rows: Ints | Bools) -> Walks:
-        """Return the chosen requests."""
+        """Return the walks of the chosen requests."""
         return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows], self.beyond[rows])
 
     def ending(self, kappa: float | Floats) -> Walks:
-        """Return the same walks; a record that ends where a walk ends, at a threshold, is complete."""
+        """Return the same walks; a record beyond which the walk does not go at a threshold counts as complete."""
         goes_on = reaches(self.beyond[:, None], kappa)[:, 0]
         return replace(self, log=replace(self.log, complete=self.log.complete | ~goes_on))
 
     def stop(self, kappa: float | Floats) -> Ints:
         """Return the last node that each walk buys, at one threshold or at one for each request: int64 (n,).
 
-        −1 where the log has none: a walk's first node is missing.
+        −1 if the log lacks even the walk's first node.
         """
         bought = np.count_nonzero(reaches(self.reach, kappa), axis=1)
         return np.asarray(bought - 1, dtype=np.int64)
 
     @property
     def cost(self) -> Jumps:
-        """What each request costs, nano-USD; an unknown cost counts as 0 (`Log.priced` says where)."""
+        """The cost of each request, nano-USD; an unknown cost counts as 0 (`Log.priced` says where)."""
         spent = np.maximum(self.log.cost_nano_usd, 0)
         return Jumps(np.zeros(self.log.n, dtype=np.int64), self.reach, spent)
 
     @property
     def thresholds(self) -> Floats:
-        """Every threshold at which a decision changes, with −∞ and +∞: float64 (P,), rising."""
+        """Every threshold at which a decision changes, with −∞ and +∞: float64 (P,), ascending."""
         levels = np.unique(np.concatenate([self.reach.ravel(), self.keep.ravel()]))
         return np.concatenate([[-np.inf], levels[np.isfinite(levels)], [np.inf]])
 
@@ -133,7 +133,7 @@ def walks(log: Log, scores: Scores) -> Walks:
     """Return the walks that a policy's scores lead to.
 
     Raises:
-        UsageError: they are no `Scores`, or one has another shape than the log, or serves what is not bought yet.
+        UsageError: the scores have a wrong type or shape, or serve a node that is not bought yet.
     """
     if not isinstance(scores, Scores):
         raise UsageError(f"A policy's scores are cascade.conformal.path.Scores, not {type(scores).__name__}.")
@@ -150,10 +150,10 @@ def walks(log: Log, scores: Scores) -> Walks:
     if scores.serve is not None and ((scores.serve < -1) | (scores.serve > last)).any():
         raise UsageError("The scores serve must be −1 or the number of a node that is bought by then.")
     onward, own = _raised(log, scores)
-    if scores.order is not None:  # what is left out stays left out, also where the last node bought has no answer
+    if scores.order is not None:  # a node left out stays left out, even if the last node bought has no answer
         onward = np.where(scores.doubt == -np.inf, -np.inf, onward)
     levels = np.concatenate([np.full((log.n, 1), np.inf), np.minimum.accumulate(onward, axis=1)], axis=1)
-    ends = np.count_nonzero(log.bought, axis=1) * (scores.keep is None)  # what a set keeps there, `_raised` leaves open
+    ends = np.count_nonzero(log.bought, axis=1) * (scores.keep is None)  # for a set, `_raised` leaves the end open
     beyond = levels[np.arange(log.n), ends]
     reach = np.where(log.bought, levels[:, :-1], -np.inf)
     keep = np.where(log.answers, np.minimum(own, reach), -np.inf)
@@ -163,8 +163,8 @@ def walks(log: Log, scores: Scores) -> Walks:
 def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:
     """Return the levels of going on and of keeping each answer, with the best of each decision raised to +∞.
 
-    At an open end nothing is raised: whether the walk would have gone on is unknown, so an answer there is kept for its
-    own score alone.
+    At an open end no decision is raised: whether the walk would have gone on is unknown, so an answer there is kept
+    for its own score only.
     """
     answers, decides, steps = log.answers, log.decides, log.steps
     onward = np.where(np.isnan(scores.doubt) | ~decides, np.inf, scores.doubt)
@@ -181,7 +181,7 @@ def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:
         last = at[-1]
         answered, score = answers[:, at], own[:, at]
         best = np.where(answered.any(axis=1), np.where(answered, score, -np.inf).argmax(axis=1), -1)
-        # Of several answers without a score the first is the best; −∞ for all of them: the first that is there.
+        # If every score is −∞ or missing, the first answer that exists is the best.
         first = answered.argmax(axis=1)
         best = np.where((best >= 0) & ~answered[rows, best], first, best)
         score_of_best = np.where(best >= 0, scores.keep[rows, at[best]], -np.inf)
@@ -194,16 +194,16 @@ def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:
 
 
 def newest(log: Log) -> Ints:
-    """Return the newest answer up to each node: the node's number, int64 (n, T); −1: none yet."""
+    """Return the newest answer up to each node, as its node's number, int64 (n, T); −1: none yet."""
     numbers = np.where(log.answers, np.arange(log.width), -1)
     return np.asarray(np.maximum.accumulate(numbers, axis=1), dtype=np.int64)
 
 
 def surest(log: Log) -> Ints:
-    """Return the answer served up to each node, of all that were bought: the node's number, int64 (n, T); −1: none.
+    """Return the surest of the answers bought up to each node, as its node's number, int64 (n, T); −1: none.
 
-    It is the answer with the highest known confidence; then the one that most nodes gave, then the latest step's, then
-    the first. Of the nodes that gave it, the surest stands for it.
+    It is the answer with the highest known confidence; among equals the one that most nodes gave, then the latest
+    step's, then the first. Of the nodes that gave it, the surest is returned.
     """
     ranked, answers, steps = np.where(np.isnan(log.confidence), -1.0, log.confidence), log.answers, log.steps
     if not (np.count_nonzero(answers, axis=1) > 1).any():  # nothing to compare
@@ -218,7 +218,7 @@ def surest(log: Log) -> Ints:
 def _surest(answer: Ints, ranked: Floats, answers: Bools, steps: Ints) -> Ints:
     best = np.full(answer.shape, -1, dtype=np.int64)
     for count in range(1, steps.size + 1):
-        if not answers[:, count - 1].any():  # of a request in progress, what is not bought yet
+        if not answers[:, count - 1].any():  # a node that a request in progress has not bought yet
             best[:, count - 1] = best[:, count - 2] if count > 1 else -1
             continue
         answered, sure = answers[:, :count], ranked[:, None, :count]
@@ -244,7 +244,7 @@ def stopped(walks: Walks, loss: Floats, unknown: Floats) -> Floats:
     Args:
         walks: the walks.
         loss: float64 (n, T), the loss if a node's answer is served; where it has none, the loss of serving nothing.
-        unknown: float64 (n,), the loss where it is unknown what is served: at an open end.
+        unknown: float64 (n,), the loss at an open end, where the served answer is unknown.
     """
     serve = walks.serve
     served = np.where(serve >= 0, np.take_along_axis(loss, np.maximum(serve, 0), axis=1), loss)
@@ -252,13 +252,13 @@ def stopped(walks: Walks, loss: Floats, unknown: Floats) -> Floats:
 
 
 def loss_jumps(walks: Walks, at_stop: Floats) -> Jumps:
-    """Return the losses of single answers as the threshold falls; `at_stop`, (n, T), as `stopped` returns."""
+    """Return the losses of single served answers as jumps; `at_stop` is (n, T), as `stopped` returns it."""
     units = np.ceil(at_stop * UNITS).astype(np.int64)
     return Jumps(units[:, 0], walks.reach[:, 1:], np.diff(units, axis=1))
 
 
 def hopeless(log: Log) -> Bools:
-    """Return which requests no call could answer rightly: complete, every answer judged, none of them right."""
+    """Return which requests no call answered correctly: complete, every answer judged, none of them right."""
     unjudged = (log.answers & np.isnan(log.right)).any(axis=1)
     return np.asarray(log.complete & ~unjudged & ~(log.right == 1).any(axis=1), dtype=np.bool_)
 
@@ -274,14 +274,14 @@ def missed_jumps(walks: Walks) -> Jumps:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Totals of n requests at P thresholds, tested from the first: exact.
+    """Exact totals of n requests at P thresholds, in the order in which these are tested.
 
     Attributes:
         n: the number of requests.
         kappas: float64 (P,), the thresholds: a walk goes on while the doubt is at least kappa.
         loss: int64 (P,), the losses in `UNITS`.
-        cost_nano_usd: int64 (P,), of the recorded costs.
-        every: whether every threshold at which a decision changes is among them: those between two decide alike.
+        cost_nano_usd: int64 (P,), the recorded costs.
+        every: whether they include every threshold at which a decision changes, so that all between two decide alike.
     """
 
     n: int
@@ -309,13 +309,13 @@ def strict_to_lenient(walks: Walks, jumps: Jumps) -> Path:
 
 
 def along(walks: Walks, at_stop: Floats, kappas: Floats) -> Path:
-    """Return the totals along thresholds, float64 (P,), that were put in order on other requests.
+    """Return the totals at thresholds, float64 (P,), that were ordered by means of other requests.
 
     `at_stop`, float64 (n, T), is the loss of a walk that ends after each node.
     """
     rows, units = np.arange(walks.log.n), np.ceil(at_stop * UNITS).astype(np.int64)
     stops = [walks.stop(kappa) for kappa in kappas.tolist()]
-    # Where the first call is not on record, what would be served is unknown.
+    # If the first call is not on record, the answer that would be served is unknown.
     loss = np.array([np.where(stop < 0, UNITS, units[rows, stop]).sum() for stop in stops], dtype=np.int64)
     cost = np.array([walks.cost.at(kappa).sum() for kappa in kappas.tolist()], dtype=np.int64)
     return Path(walks.log.n, kappas, loss, cost)

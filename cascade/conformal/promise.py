@@ -1,7 +1,7 @@
 """What can be promised about served answers: each promise is a loss column and two sentences.
 
-A promise says how often what is served may be lost (`Promise.risk`), on average over calibrations or with a confidence.
-Its kind says what a loss is. A new kind is a class with a name, two sentences and `loss`:
+A promise limits the share of requests that may be lost (`Promise.risk`), on average over calibrations or with a
+confidence. Its kind defines a loss. A new kind is a class with a name, two sentences and `loss`:
 
 >>> class Answered(Kind):
 ...     name, kept_when, lost_when = "answered", "an answer is served", "no answer is served"
@@ -28,7 +28,7 @@ from cascade.registry import Registry, code_of, of_ones_own, subclass_of
 from cascade.table import ALONE, COST, Floats, Log
 
 Judge: TypeAlias = Callable[[str], bool | None]
-"""Says whether a text is right; None: unknown. It may cost money."""
+"""Returns whether a text is right, or None if unknown. A call may cost money."""
 
 
 class Kind(ABC):
@@ -37,13 +37,13 @@ class Kind(ABC):
     Attributes:
         name: its name in configurations and certificates.
         kept_when: what is true of a request for which the promise is kept.
-        lost_when: what is true of one that is lost.
+        lost_when: what is true of a request that is lost.
         of_set: whether the promise is about the set of answers kept, not about the one served.
-        covers_all: whether it also speaks of requests of which the log lacks the reference's answer.
-        reference_keeps_it: whether asking the reference alone loses nothing by definition.
-        graded: whether a loss may lie between 0 and 1, which halves the level of tests; others count as 1.
+        covers_all: whether it also covers requests for which the log lacks the reference's answer.
+        reference_keeps_it: whether asking only the reference loses nothing by definition.
+        graded: whether a loss may lie between 0 and 1, which halves the level of tests; if not, losses are rounded up.
         needs: "labels", "reference" or "judgements": what a log must have besides the answers.
-        outcomes: the signals of a log that `loss` reads and that are known afterwards alone: no policy reads them.
+        outcomes: the signals of a log that `loss` reads and that are known only afterwards: no policy may read them.
     """
 
     name: ClassVar[str]
@@ -63,7 +63,7 @@ class Kind(ABC):
 
     @property
     def monitored(self) -> bool:
-        """Whether the loss of an answer shows without an outcome that a log alone has, so that audits can count."""
+        """Whether losses show without the outcomes, which only a log has, so that audits can count them."""
         return not self.outcomes
 
     @property
@@ -72,9 +72,9 @@ class Kind(ABC):
         return self.of_set or "reference" in self.needs or of_ones_own(self)
 
     def served(self, log: Log, kept: Sequence[int], node: int | None) -> float | None:
-        """Return the loss, in 0..1, of the only request of a log, of which a node or none was served, and some kept.
+        """Return the loss, in 0..1, of a log's only request, by the node served (None: nothing) and the nodes kept.
 
-        None where the log does not show it: what is served has no verdict, or the record ends before the request does.
+        None if the log does not show it: a needed answer has no verdict, or the record ends before the request does.
         """
         if self.reads_all and not log.complete[0]:
             return None
@@ -87,16 +87,16 @@ class Kind(ABC):
 
     @abstractmethod
     def loss(self, log: Log) -> Floats:
-        """Return the loss if a node's answer is served, float64 (n, T) in 0..1; 1 where that is unknown.
+        """Return the loss if a node's answer is served, float64 (n, T) in 0..1; 1 where it is unknown.
 
         Where a node has no answer, it is the loss of serving nothing.
         """
 
     def losses(self, log: Log) -> Floats:
-        """Return `loss` as float64 (n, T); NaN, which is unknown, counts as lost, and 0 is what keeps it by definition.
+        """Return `loss` as float64 (n, T), with 1 for NaN (unknown) and 0 for answers that keep it by definition.
 
         Raises:
-            UsageError: it has another shape, or lies outside 0..1, or `loss` of one's own raises.
+            UsageError: the loss has another shape or lies outside 0..1, or a user's own `loss` raises.
         """
         losses, kept = self._as_written(log), log.answers & (self.reference_keeps_it and log.nodes == ALONE)
         return np.where(kept, 0.0, np.where(np.isnan(losses), 1.0, losses))
@@ -111,9 +111,9 @@ class Kind(ABC):
         return losses
 
     def refuse_unlike_loss(self, log: Log) -> None:
-        """Raise UsageError as `losses` does, or if one's own says that the reference keeps it, which loses by `loss`.
+        """Raise UsageError as `losses` does, or if a user's kind says that the reference keeps it and `loss` disagrees.
 
-        A loss of 1 where nothing says whether the reference is right may stand for an unknown one.
+        A loss of 1 is accepted where it is unknown whether the reference is right: it may stand for an unknown loss.
         """
         losses = self._as_written(log)
         if not (self.reference_keeps_it and of_ones_own(self)) or log.reference is None:
@@ -139,21 +139,21 @@ class Kind(ABC):
         return self.losses(nothing)[:, 0]
 
     def jumps(self, walks: Walks) -> Jumps:
-        """Return each request's loss as the threshold falls."""
+        """Return each request's loss as a function of the threshold."""
         return loss_jumps(walks, self.at_stop(walks))
 
     def readable(self, log: Log) -> Log:
-        """Return the log as policies may read it: without outcomes, or costs where going on without one may lose."""
+        """Return the log as policies may read it: no outcomes, and no costs if going on for lack of one may lose."""
         costs = () if self.of_set or self.safe_last(log) else (COST,)
         return replace(log, hidden=log.hidden.union(self.outcomes, costs))
 
     def safe_last(self, log: Log) -> bool:
-        """Whether a walk to the end loses nothing, so that thresholds are tested from the strictest."""
+        """Return whether a walk to the end loses nothing, so that thresholds are tested from the strictest."""
         return self.reference_keeps_it and log.reference is not None and log.reference.is_last
 
 
 class Coverage(Kind):
-    """A request is lost if no right answer is kept though a node had one, or may have had one."""
+    """A request is lost if no right answer is kept although a node had one, or may have had one."""
 
     name = "coverage"
     kept_when = "a right answer is among those kept, or no call would have given one"
@@ -161,12 +161,12 @@ class Coverage(Kind):
     of_set = True
 
     def loss(self, log: Log) -> Floats:
-        """Return 1 until a right answer is bought, if there may be one."""
+        """Return 1 until a right answer is bought, and 0 throughout if no call could give one."""
         covered = np.logical_or.accumulate(log.right == 1, axis=1)
         return np.where(covered | hopeless(log)[:, None], 0.0, 1.0)
 
     def jumps(self, walks: Walks) -> Jumps:
-        """Return 1 above the highest threshold at which a right answer is kept."""
+        """Return a loss of 1 above the highest threshold at which a right answer is kept."""
         return missed_jumps(walks)
 
 
@@ -174,9 +174,9 @@ class OfAnswer(Kind):
     """The kinds that lose a request if the answer served is wrong, whatever "right" means."""
 
     def loss(self, log: Log) -> Floats:
-        """Return 1 − right, and 1 where it is unknown; 0 for requests that were not drawn for people to judge.
+        """Return 1 − right, or 1 where that is unknown; 0 for requests that were not drawn for people to judge.
 
-        The risk that is tested is smaller by the share drawn (`Promise.tested_risk`).
+        The tested risk is multiplied by the share drawn to allow for that (`Promise.tested_risk`).
         """
         wrong = np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
         return wrong if log.drawn is None else wrong * log.drawn[:, None]
@@ -251,7 +251,7 @@ KINDS: Registry[type[Kind]] = Registry(
     _lacks,
     by_place=True,
 )
-"""The kinds of promises; a package may bring more, and "module:Class" names one of your own."""
+"""The kinds of promises; a package may add more, and "module:Class" names one of your own."""
 
 
 @cache
@@ -262,18 +262,18 @@ def kind_of(name: str) -> Kind | None:
 
 
 PROMISE = 'a Promise, as in Promise("regret", 0.05, 0.9)'
-"""What is to be passed as a promise, in messages."""
+"""How messages describe the argument to pass as a promise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What is asked for.
+    """A promise: a kind, with the risk and the confidence.
 
     Attributes:
         kind: one of `KINDS`, or the place of a class, "module:Class".
         risk: the share of requests that may be lost, read as the decimal that it is written as.
         confidence: the probability, over calibrations, that the share is no larger; None: on average over calibrations.
-        rate: the share of requests that was drawn for people to judge; 1 without judgements.
+        rate: the share of requests that were drawn for people to judge; 1 without judgements.
 
     Raises:
         UsageError: lists every problem.
@@ -311,10 +311,10 @@ class Promise:
         return None if self.confidence is None else float(1 - Fraction(repr(self.confidence)))
 
     def rank(self, n: int) -> int | None:
-        """Return the rank of a threshold on average among n critical values, tied or not; None with a confidence."""
+        """Return the rank of the threshold of a promise on average among n critical values; None with a confidence."""
         return None if self.confidence is not None else math.floor(Fraction(repr(self.risk)) * (n + 1))
 
     @property
     def tested_risk(self) -> float:
-        """The rate of observed losses at which the risk is reached: less where only drawn requests are judged."""
+        """The rate of observed losses that stands for the risk: lower if only drawn requests are judged."""
         return float(Fraction(repr(self.risk)) * Fraction(repr(self.rate)))

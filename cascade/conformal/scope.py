@@ -2,8 +2,8 @@
 
 A log may hold steps without an answer, or without a signal. The test has counted them, so the certificate covers a
 fresh request with such a step. It does not cover a step of a kind that the log never had, nor a step in which a call
-failed: an outage today says nothing about the distribution of the requests of the log (`design/serving.md`). One rule
-decides on the steps of a log and on a step that was just served.
+failed: an outage today says nothing about the distribution of the log's requests (`design/serving.md`). The same rule
+decides about the steps of a log and about a step that was just served.
 
 `shown` and `seen` describe the requests of a log, as a certificate keeps them: plain JSON values.
 """
@@ -29,21 +29,21 @@ Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 `of` is how many requests had that number of answers, `signals` how many of these had each signal."""
 _CONFIDENCE = ("p_yes", "verdict_mass")
-"""The source of the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
+"""The signals behind the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
 LENGTHS: Mapping[str, str] = {"reply_tokens": "output_tokens", "prompt_tokens": "input_tokens"}
-"""The signals that are counted where a plan does not give them: which tokens of the calls of a step."""
+"""The signals that are counted if a plan does not give them, and the tokens of a step's calls that they count."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The scope of a certificate, as far as it depends on steps.
+    """The scope of a certificate as far as it depends on steps.
 
     Attributes:
         reads: the signals that the policy may decide and rank by.
         shown: what the requests of the log showed at each step.
         echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
-        insists: whether a walk goes on to the last step instead of ending at or after a step that is not covered, where
-            the policy's decision proves nothing.
+        insists: whether a walk goes on to the last step instead of ending at or after a step that is not covered, since
+            nothing is proven about the policy's decision there.
     """
 
     reads: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class Scope:
         """Return the scope of a certificate.
 
         Args:
-            made_for: what it is made for.
+            made_for: what the certificate is made for.
             reads: the signals that the policy may read; None: all that the log has.
             insists: see above.
         """
@@ -68,7 +68,7 @@ class Scope:
     # --- a step that was served
 
     def outside(self, step: Step) -> tuple[str, ...]:
-        """Return why the certificate does not cover a step, one sentence for each reason; empty where it does.
+        """Return why the certificate does not cover a step, one sentence for each reason; empty if it does.
 
         >>> Scope().outside(Step(1, (), {}))
         ('step 1 brought 0 answers, which no request of the log did',)
@@ -93,7 +93,7 @@ class Scope:
                 yield f"{model} answered as {name}; in the log it answered as {' or '.join(echoes) or 'itself'}"
 
     def _rule(self, step: int, answers: int) -> list[str] | None:
-        """Return the signals without which a step with so many answers is outside; None where no request had it."""
+        """Return the signals that a step with so many answers must have; None if no request had such a step."""
         counts = (self.shown[step - 1] if step <= len(self.shown) else {}).get(str(answers))
         if counts is None:
             return None
@@ -101,7 +101,7 @@ class Scope:
 
 
 def _is_known(step: Step, name: str) -> bool:
-    """Return whether a step has a signal, or what counts it."""
+    """Return whether a step has a signal, or the token counts that replace it."""
     if name not in LENGTHS or name in step.signals:
         return step.signals.get(name) is not None
     return length(step, name) is not None
@@ -138,9 +138,9 @@ def shown(log: Log) -> list[dict[str, Any]]:
 
 
 def _by_answers(log: Log) -> Iterator[tuple[int, int, Bools, Mapping[str, Bools]]]:
-    """Yield each step, from 1, with each number of answers there, the requests that have it, and those with a signal.
+    """Yield each step, from 1, with each number of answers there, the requests with it, and those with each signal.
 
-    A request counts at the steps that the log has of it.
+    A request counts at those steps that the log has of it.
     """
     import numpy as np
 
@@ -179,11 +179,11 @@ _NEUTRAL = {
 _LIMIT = "a limit of the reply"
 _CHAT_FORM, _OWN_FORM = "a chat request", "a question in cascade's own prompt"
 _SPECIAL = ("tools", "a JSON schema", "a JSON object", "another format", "a system message", "several turns")
-# What a request may have that others have not, but for the types of its parts, which a client names.
+# The names of all properties, except the types of parts, which a client names.
 PROPERTIES = frozenset({*_SPECIAL, *DRAWN, _LIMIT, _CHAT_FORM, _OWN_FORM})
 _LONGEST_SHOWN = 60
 _NONE_HAS, _UNRECORDED = "and none of the log has", "which the log does not record"
-# What follows where the form of a log's requests is unknown (`form_unsaid`).
+# The consequence if the form of a log's requests is unknown (`form_unsaid`).
 UNRECORDED = (
     "the log does not record what was sent beside every question: the guide answers requests with a system message, a "
     "limit, tools or the like that none on record has. If all of a table were sent alike, import it with --request"
@@ -237,7 +237,7 @@ def seen(kinds: Sequence[RequestKind | None]) -> Seen | None:
     >>> seen([{"tools": ""}, {"tools": "", "temperature": 0.5}])["kinds"]["temperature"]
     {'of': 1, 'least': 0.5, 'most': 0.5}
     """
-    times = Counter(map(id, kinds))  # equal ones of a log are one object
+    times = Counter(map(id, kinds))  # equal kinds of a log are one object
     recorded = [(times[at], kind) for at, kind in {id(kind): kind for kind in kinds}.items() if kind is not None]
     if not recorded or id(None) in times:
         return None
@@ -262,8 +262,8 @@ def _range(counted: Sequence[tuple[int, float | str]]) -> dict[str, Any]:
 def unlike(kind: RequestKind, seen: Seen | None) -> dict[str, str]:
     """Return a sentence for each difference between a request and those of a log, by the property that differs.
 
-    It is empty if these are unknown. If the form differs, nothing else is compared. A larger limit of the reply cuts
-    off no more than a smaller one.
+    It is empty if the log's kinds are unknown. If the form differs, nothing else is compared. A higher limit of the
+    reply than the log's is no difference, since it cuts off no more.
 
     >>> unlike({"temperature": 2.0}, {"of": 2, "kinds": {"temperature": {"of": 2, "least": 0.2, "most": 1.0}}})
     {'temperature': 'the request has temperature 2, and those of the log 0.2 to 1'}
@@ -293,7 +293,7 @@ def _differences(kind: RequestKind, seen: Seen) -> Iterator[tuple[str, str]]:
 
 
 def has_chats(seen: Seen | None) -> bool:
-    """Whether a log may have chat requests, so that its certificate may cover some."""
+    """Return whether a log may have chat requests, so that its certificate may cover some."""
     return _CHAT_FORM not in unlike({_FORM: _CHAT}, seen)
 
 
