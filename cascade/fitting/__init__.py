@@ -1,1 +1,1 @@
-"""What a log teaches: which requests learn, what is chosen, and what is certified."""
+"""Fitting: which requests of a log a policy learns from, which policy is chosen, and what is certified."""

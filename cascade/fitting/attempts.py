@@ -1,18 +1,18 @@
-"""How often the requests of a log have been used to certify: fitting again until one fit is cheap must cost something.
+"""How often the requests of a log have been used to certify: fitting again until a fit is cheap must have a price.
 
-In the folder of a log lies a small file with the requests, as hashes, of every attempt on logs of this folder that
-read their outcomes, failed ones too; all requests of a group are one piece of evidence. A copy, an import and a part of
-a log have the same requests, and count with it. The first may spend .99 δ, each later one half of what the attempts
-with its most used request left. Losses are whole, so an exact test spends less than its level, by an amount that the
-numbers of requests alone decide: what it spends is recorded before an outcome is read, and the rest stays. One that can
-prove nothing spends nothing: the next is as the first. A fit on average spends its share, since it shows outcomes. What
-the attempts with one request spend sums to less than δ, so with probability 1 − δ no attempt of a list that was fixed
-beforehand breaks its promise; settings that an earlier outcome suggested are on no such list. Only the same fit of the
-same log by the same code is free. Where no file can be, or it cannot be written, the number is unknown.
+A small file in a log's folder lists, as hashes, the requests of every attempt, failed ones too, that read outcomes of
+logs in this folder; all requests of a group are one piece of evidence. A copy, an import and a part of a log have the
+same requests, so they count together. The first attempt may spend .99 δ, each later one half of what earlier attempts
+left of its most used request. Losses are whole, so an exact test spends less than its level, by an amount that depends
+only on numbers of requests. What it spends is recorded before an outcome is read; the rest is kept. An attempt that can
+prove nothing spends nothing: the next may spend as much as a first. A fit on average spends its share, since it shows
+outcomes. Attempts with a common request spend less than δ in sum, so with probability 1 − δ no attempt on a list fixed
+beforehand breaks its promise; settings suggested by an earlier outcome are on no such list. Only the same fit of the
+same log by the same code is free. If there is no place for the file, or it cannot be written, the number is unknown.
 
-What this cannot see: a file that was deleted, a log in another folder, and a choice among fits that share no request.
-Each of those is a first attempt, since its requests are new evidence, and its own certificate holds as it says. To let
-the fits of all parts of a log share one δ would leave a log that grows nothing to spend on its new requests.
+What this cannot see: a deleted file, a log in another folder, and a choice among fits that share no request. Each of
+those is a first attempt, since its requests are new evidence, and its own certificate holds as stated. If the fits of
+all parts of a log shared one δ, a growing log would have nothing left to spend on its new requests.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from cascade.policies.policy import Policy
 from cascade.table import Log
 
 FIRST, LATER = 0.99, 0.5
-"""The part of δ that the first attempt may spend, and the part that a later one may of what those before it left."""
+"""The part of δ that the first attempt may spend, and the part of what is left that each later one may spend."""
 NAME = "cascade.attempts.jsonl"
 """The file's name."""
 
 
 class Attempts(NamedTuple):
-    """The number of this attempt on its requests, from 1; None where it is unknown, and why.
+    """The number of this attempt on its requests, from 1; if unknown, None and the reason.
 
-    `share` is the part of δ that it may spend: unknown attempts count as the first.
+    `share` is the part of δ that it may spend; an attempt of unknown number counts as the first.
     """
 
     number: int | None
@@ -65,17 +65,17 @@ def count(file: Path | None, requests: Iterable[str], fit: str, spends: Callable
     """Record an attempt before its outcome is known, and return its number on these requests.
 
     Args:
-        file: the file with the attempts so far; None: there is no place for one.
-        requests: the ids of the requests whose outcomes it reads.
+        file: the file with the attempts so far; None if there is no place for one.
+        requests: the ids of the requests whose outcomes the attempt reads.
         fit: a hash of everything that decides its outcome; the same fit again keeps its number and its share.
-        spends: returns how much of δ its tests spend of the share that they may; it reads no outcome.
+        spends: returns the part of δ that its tests spend if they may spend a share; it reads no outcome.
 
     Raises:
-        ConfigError: the file is not one of attempts.
+        ConfigError: the file is not a file of attempts.
     """
     if file is None:
         return Attempts(None, "the log is no file, in whose folder the attempts could be counted")
-    here = np.unique(first_bits(requests).byteswap(), return_counts=True)[0]  # sorts, faster than hashes
+    here = np.unique(first_bits(requests).byteswap(), return_counts=True)[0]  # sorts with counts: faster than hashing
     try:
         with file.open("a", encoding="utf-8") as out:
             fcntl.flock(out, fcntl.LOCK_EX)  # another fit may count at the same time
@@ -95,14 +95,14 @@ def count(file: Path | None, requests: Iterable[str], fit: str, spends: Callable
 
 
 def counted(file: Path | None, hashes: Iterable[str]) -> dict[int, float]:
-    """Return the part of δ that each attempt on any of some requests may spend, by its number; empty without a file.
+    """Return the part of δ that each attempt on any of these requests may spend, by its number; empty without a file.
 
     Args:
         file: the file of attempts.
         hashes: the requests, as in a policy directory (`directory.hashed`).
 
     Raises:
-        ConfigError: the file is not one of attempts.
+        ConfigError: the file is not a file of attempts.
     """
     numbers = np.array([int.from_bytes(bytes.fromhex(name), "little") for name in hashes], dtype=np.uint64)
     attempts = _read(file) if file is not None and file.is_file() else []
@@ -110,7 +110,7 @@ def counted(file: Path | None, hashes: Iterable[str]) -> dict[int, float]:
 
 
 def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[Mapping[str, Any]]) -> Attempts:
-    """Return the number of a further attempt, and its share: of what is left of the request that was used most."""
+    """Return the number of a further attempt, and its share of what is left of its most used request."""
     spent, number = np.zeros(here.size), 1
     for attempt in earlier:
         shared = np.isin(here, attempt["requests"])
@@ -143,8 +143,8 @@ def fingerprint(log: Log, promise: Promise, policy: Any, kinds: Iterable[type | 
     Args:
         log: the requests that may certify or learn.
         promise: what is promised.
-        policy: what was asked for: a policy, or its name and settings.
-        kinds: the classes that may be a user's own; None: none.
+        policy: the requested policy, or its name and settings.
+        kinds: the classes that may be a user's own; None entries are ignored.
         settings: how the fit is made.
     """
     if isinstance(policy, Policy):
@@ -164,9 +164,9 @@ def fingerprint(log: Log, promise: Promise, policy: Any, kinds: Iterable[type | 
 
 
 def _code(kind: type) -> str:
-    """Return a hash of a user's own class: of the functions of it and its bases, and of the files that define them.
+    """Return a hash of a user's own class: the functions of it and its bases, and the files that define them.
 
-    The version stands for what is cascade's own.
+    Cascade's own code is left out: its version stands for it.
     """
     digest = hashlib.sha256()
     for base in kind.__mro__:
@@ -174,13 +174,13 @@ def _code(kind: type) -> str:
             continue
         functions = [(name, value) for name, value in sorted(vars(base).items()) if inspect.isfunction(value)]
         digest.update(repr([(name, _bytecode(function.__code__)) for name, function in functions]).encode())
-        with suppress(TypeError, OSError):  # written into a session of Python, it has no file
+        with suppress(TypeError, OSError):  # a class typed into an interactive session has no file
             digest.update(Path(inspect.getfile(base)).read_bytes())
     return digest.hexdigest()
 
 
 def _bytecode(code: CodeType) -> list[object]:
-    """Return what a function does, without its place: the same in every process."""
+    """Return the bytecode of a function, its names and constants, without file and line: equal in every process."""
     constants = [
         _bytecode(value) if isinstance(value, CodeType) else sorted(map(repr, value))
         if isinstance(value, frozenset) else repr(value)

@@ -1,6 +1,6 @@
-"""A fit as a policy directory: its policy, and a certificate for each point that is proven.
+"""A fit as a policy directory: its policy, and a certificate for each proven point.
 
-A certificate holds what its promise depends on: the requests, by a hash of their data, and the policy, by its own.
+A certificate names what its promise depends on: the requests and the policy, each by a hash of its data.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def policy_directory(
         done: the fit.
         plan: the nodes of the log's plan.
         today: the day on which it is made.
-        before: the requests that made the policy earlier, if it is certified again.
+        before: the requests that earlier made the policy, if it is certified again.
         unlabelled: how many requests were left out before the fit, since it is unknown which answers are right.
-        made_for: says what a certificate holds for, by the requests that prove it.
+        made_for: returns what a certificate holds for, given the requests that prove it.
         about: further fields of each certificate: `reference`, `comparator`.
     """
     earlier = before or Requests()
@@ -81,7 +81,7 @@ def policy_directory(
 
 
 def _points_proven(done: Fit) -> Mapping[str, Certified]:
-    """Return the certificates by name, with those that hold by definition: a walk to the end asks the reference."""
+    """Return the proven points by name, including those that hold by definition: walks to the end ask the reference."""
     ends_safely = done.promise.rules.safe_last(done.log) or isinstance(done.policy, Alone)
     if done.settings.by_segment or not (done.promise.rules.reference_keeps_it and ends_safely):
         return done.certified
@@ -97,11 +97,11 @@ def covered(log: Log, covers: str, name: str) -> Log:
 
 
 _AT_ONCE = 10_000
-"""Rows of a log that are hashed at once: bounds the memory."""
+"""The rows of a log that are hashed at a time, which limits the memory used."""
 
 
 def sha256_of(log: Log) -> str:
-    """Return a hash of everything in a log that a certificate depends on, whatever the order of its rows."""
+    """Return a hash of everything in a log that a certificate depends on, independent of the order of its rows."""
     columns = {"right": log.right, "cost": log.cost_nano_usd, "bought": log.bought, "confidence": log.confidence}
     columns |= {"complete": log.complete, **{f"signal {name}": values for name, values in log.signals.items()}}
     columns |= {f"feature {name}": values for name, values in log.features.items()}
@@ -111,20 +111,20 @@ def sha256_of(log: Log) -> str:
         columns["drawn"] = log.drawn
     recorded = {name: values for name, values in sorted(columns.items()) if not np.isnan(values).all()}
     first = np.stack([(log.answer == column[:, None]).argmax(axis=1) for column in log.answer.T], axis=1)
-    recorded["answer"] = np.where(log.answers, first, -1)  # equal answers, whatever their numbers
+    recorded["answer"] = np.where(log.answers, first, -1)  # which answers are equal, whatever their numbers
     numbers = [np.asarray(values, dtype=np.float64).reshape(log.n, -1) for values in recorded.values()]
     rows = bytearray()
     for start in range(0, log.n, _AT_ONCE):
         digits = np.concatenate([columns[start : start + _AT_ONCE] for columns in numbers], axis=1)
         width, raw = digits[:1].nbytes, digits.tobytes()
-        for row, name in enumerate(log.ids[start : start + _AT_ONCE]):  # the numbers of each row have one length
+        for row, name in enumerate(log.ids[start : start + _AT_ONCE]):  # the numbers of all rows have the same length
             rows += hashlib.sha256(name.encode("utf-8", "replace") + raw[row * width : (row + 1) * width]).digest()
     digests = np.frombuffer(rows, dtype=">u8").reshape(log.n, 4)
     rising = digests[np.lexsort(digests.astype(np.uint64).T[::-1])].tobytes()
     return hashlib.sha256(canonical([list(recorded), log.width]) + rising).hexdigest()
 
 
-# --- what a log says of a cascade ---
+# --- what a log records about a cascade ---
 
 
 def of_log(log: Log, calls: Facts) -> MadeFor:
@@ -148,11 +148,11 @@ def certified_for(
 
     Args:
         log: the requests that prove it.
-        bought: the same, with the nodes that the policy buys.
+        bought: the same requests, with only the nodes that the policy buys.
         calls: what the whole log says about its calls.
         cascade: the configured cascade; None: as the log records it.
-        earlier: what an earlier certificate of the policy is made for. A log records less than a configuration, so its
-            parts stay where there is no configuration, unless the log is of another cascade.
+        earlier: what an earlier certificate of the policy is made for. A log records less than a configuration, so
+            without a configuration its parts are kept, unless the log is of another cascade.
     """
     logged = of_log(log, calls)
     recorded = {**(logged if cascade is None else cascade)}

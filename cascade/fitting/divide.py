@@ -1,8 +1,8 @@
-"""Which requests learn, which certify: whole groups, each request once, drawn by hashes that depend on no outcome.
+"""Which requests learn and which certify: whole groups, each request once, drawn by hashes that depend on no outcome.
 
-Requests of a group (a conversation, a document, a user) hang together, so a group is never divided, and one request of
-each group certifies, drawn at random. A promise is then about a random request of a random fresh group. Groups that
-share a request are one group.
+Requests of a group (a conversation, a document, a user) are dependent, so a group is never divided, and one request of
+each group, drawn at random, certifies. So a promise is about a random request of a random new group. Groups that share
+a request are one group.
 
 Reference: Dunn, Wasserman & Ramdas, Distribution-free prediction sets for two-layer hierarchical models (2023).
 """
@@ -26,8 +26,8 @@ class Usable(NamedTuple):
     """The requests that a promise can be about.
 
     Attributes:
-        log: each request once, groups that share one merged.
-        repeated: rows left out because another has the same request.
+        log: each request once, with groups that share a request merged.
+        repeated: rows left out because another row has the same request.
         unknown: requests left out because the log lacks the reference's answer.
     """
 
@@ -37,7 +37,7 @@ class Usable(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A log in two parts, without a common group."""
+    """A log in two parts that have no group in common."""
 
     learns: Log
     certifies: Log
@@ -47,7 +47,7 @@ def usable(log: Log, promise: Promise) -> Usable:
     """Return the requests of a log that a promise can be about, as policies may read them.
 
     Raises:
-        UsageError: the promise compares with a reference, and the log has none; or its loss is refused.
+        UsageError: the promise compares with a reference and the log has none, or its loss is invalid.
     """
     single = log if len({*log.ids}) == log.n else replace(log, groups=merged(log)).take(once(log))
     rules, repeated = promise.rules, log.n - single.n
@@ -65,7 +65,7 @@ def usable(log: Log, promise: Promise) -> Usable:
 
 
 def merged(log: Log) -> tuple[str, ...]:
-    """Return the group of each row, groups that share a request merged under the first of their names."""
+    """Return the group of each row, with groups that share a request merged under the first of their names."""
     parent = {group: group for group in log.groups}
 
     def root(group: str) -> str:
@@ -82,13 +82,13 @@ def merged(log: Log) -> tuple[str, ...]:
 
 
 def once(log: Log) -> Ints:
-    """Return one row of each request, int64, ascending: the first. A repeated request is one piece of evidence."""
+    """Return the first row of each request, int64, ascending. A repeated request is one piece of evidence."""
     first = dict(zip(reversed(log.ids), reversed(range(log.n)), strict=True))
     return np.array(sorted(first.values()), dtype=np.int64)
 
 
 def drawn(log: Log, seed: int | None, *, by_segment: bool = False) -> Log:
-    """Return one request of each group, drawn at random, without a seed the first; `by_segment`: in each segment."""
+    """Return one request per group, drawn at random, or the first without a seed; `by_segment`: one in each segment."""
     keys = [*zip(log.groups, log.segments, strict=True)] if by_segment else log.groups
     if len({*keys}) == log.n:
         return log
@@ -98,7 +98,7 @@ def drawn(log: Log, seed: int | None, *, by_segment: bool = False) -> Log:
 
 
 def divided(log: Log, learns: float, seed: int) -> Parts:
-    """Return a log in two parts: whole groups with a share of the groups learn, the others certify.
+    """Return a log in two parts: a share of the groups learns, the others certify.
 
     The result does not depend on the order of the rows.
 
@@ -115,18 +115,18 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
 
 
 def among(log: Log, *hashes: tuple[str, ...]) -> Bools:
-    """Return whether each request is among hashed ones, bool (n,)."""
+    """Return whether each request is among those with these hashes, bool (n,)."""
     members = set().union(*hashes)
     return np.array([hash_of(name) in members for name in log.ids]) if members else np.zeros(log.n, dtype=np.bool_)
 
 
 def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
-    """Return the requests of the groups that share no request with the hashed ones."""
+    """Return the requests of the groups that have no request with one of these hashes."""
     groups = {log.groups[row] for row in np.flatnonzero(among(log, *hashes))}
     return log.take(~log.in_groups(groups)) if groups else log
 
 
 def in_random_order(names: Iterable[str], seed: int | str) -> list[str]:
-    """Return the distinct names in the random order of a seed, whatever order they come in."""
+    """Return the distinct names in the random order of a seed, which does not depend on the order given."""
     distinct = [*dict.fromkeys(names)]
     return [distinct[at] for at in first_bits(f"{seed}|{name}" for name in distinct).argsort(kind="stable").tolist()]

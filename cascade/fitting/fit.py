@@ -1,15 +1,15 @@
-"""Fit: choose a policy on a log, and certify what it promises. One way for every promise.
+"""Fit: choose a policy on a log and certify its promise, in the same way for every kind of promise.
 
-Where a walk to the end keeps the promise, a menu of tests shares the level, and all requests certify what learns
-nothing (`menu`). Otherwise one policy, named beforehand or learned, is certified: for a set of answers from the
-strictest threshold on; for a single answer along points that other requests have put in order (`conformal.certify`).
+If a walk to the end keeps the promise, the tests of a menu share the significance level, and all requests certify what
+learns nothing (`menu`). Otherwise one policy, named beforehand or learned, is certified: for a set of answers from the
+strictest threshold on; for a single answer at points that other requests have put in order (`conformal.certify`).
 
-What learns does so on whole groups that certify nothing. How often these requests certified before is counted
-(`attempts`). If nothing cheaper than the reference is proven, the reference alone is asked.
+A policy learns from whole groups that do not certify it. How often these requests certified before is counted
+(`attempts`). If nothing cheaper than the reference is proven, only the reference is asked.
 
-With levels, one policy is certified at the risk of each, and every level's tests have the whole level to share, so each
-certificate by itself keeps its promise with probability 1 − δ. The policy is chosen for the default level, or where
-nothing is proven there, for the strictest level at which something is.
+With levels, one policy is certified at the risk of each. The tests of each have the whole significance level to
+share, so each certificate by itself keeps its promise with probability 1 − δ. The policy is chosen for the default
+level or, if nothing is proven there, for the strictest level at which something is.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ LEARNERS = (LEARNED, RUNGS, *NETWORKS)
 CHOICES = (AUTO, *POLICIES, *LEARNERS)
 """The kinds that `FitSettings.policy` may name."""
 OWN = replace(ROOMS, by_place=True)
-"""The policies that may be named to `fit`: a class of one's own also as "module:Class", which no directory names."""
+"""The policies that `fit` takes by name, including a user's class as "module:Class", which a directory cannot name."""
 LOG_COSTS = (
     "Log what calls cost (NAME_cost_usd in a flat table, else cost_nano_usd), or import again with --cost MODEL=USD."
 )
@@ -76,10 +76,10 @@ _UNCERTIFIED = "CPO and CPO online have no threshold to certify: fit cpo_batch o
 _POINTS = frozenset({"threshold", "depth", "probability"})
 _SET_BY_HAND = ": fit finds it. To set it by hand, put the policy into cascade.yaml"
 _FAR = 5.0
-"""In standard errors: chance draws no share so far from its rate."""
+"""In standard errors: a share further than this from the rate is not due to chance."""
 _MOST_DAYS = 365_000
 LEAST_GROUPS = 6
-"""With fewer there is no interval: of n differences chance gives all one sign with probability 2^(1 − n)."""
+"""With fewer groups there is no interval: by chance, n differences all have one sign with probability 2^(1 − n)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class FitSettings:
     Attributes:
         policy: auto, a kind of policy, a kind with its settings as in {kind: ccpo, steps: 300}, or a policy directory
             that is certified again. In Python also a policy.
-        learns: the share of the groups that learns, or orders points, where that is needed.
-        newest: the share of the rows, the newest, that certifies; all by default.
+        learns: the share of the groups that learns, or orders points, if that is needed.
+        newest: the share of the rows that is used, the newest; all by default.
         by_segment: certify each segment by itself.
         levels: certify the policy at several risks, of which a request names one, as in low=0.1,high=0.02. The default
-            is the risk of the promise, or the next lower one.
+            is the highest that is not above the risk of the promise, or else the lowest.
         expires_days: the days after which the certificates expire; never by default.
         seed: decides every draw: the same log, settings and seed give the same policy and certificates.
 
@@ -149,26 +149,26 @@ class FitSettings:
 
     @property
     def kind(self) -> str:
-        """The kind of policy asked for; of a directory, its folder."""
+        """The kind of policy requested; for a directory, its path."""
         if isinstance(self.policy, Policy):
             return self.policy.kind
         return self.policy if isinstance(self.policy, str) else str(self.policy.get("kind", self.policy))
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings of the policy; empty where only its kind is asked for."""
+        """The settings of the policy; empty if only its kind is requested."""
         section = self.policy if isinstance(self.policy, Mapping) else dict[str, Any]()
         return {name: value for name, value in section.items() if name != "kind"}
 
     @property
     def learner(self) -> bool:
-        """Whether the policy is to be learned from requests."""
+        """Whether the policy has yet to be learned from requests."""
         return not isinstance(self.policy, Policy) and self.kind in LEARNERS
 
     def default(self, promise: Promise) -> str:
         """Return the level of a request that names none; "" without levels.
 
-        It is the most lenient that keeps the promise, or the strictest if none does.
+        It is the most lenient level whose risk is within the promise's, or the strictest if there is none.
         """
         within = {name: risk for name, risk in self.risks.items() if risk <= promise.risk}
         return (
@@ -177,7 +177,7 @@ class FitSettings:
 
 
 def _option_problems(kind: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the problems with settings, as far as they are known before the fit has counted."""
+    """Return the problems with settings, as far as they are known before the fit counts as an attempt."""
     problems = list[str]()
     if kind in NETWORKS:
         from cascade.policies.networks import NetworkSettings
@@ -192,7 +192,7 @@ def _option_problems(kind: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _levels(text: str, problems: list[str]) -> dict[str, float]:
-    """Return the risks of levels by name; note what cannot be read."""
+    """Return the risks of levels by name; add what cannot be read to `problems`."""
     risks = dict[str, float]()
     for entry in text.split(","):
         name, _, risk = (word.strip() for word in entry.partition("="))
@@ -207,12 +207,12 @@ def _levels(text: str, problems: list[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Saving:
-    """What the served policy costs on the certifying requests, beside the reference alone.
+    """The cost of the served policy and of asking only the reference, on all requests of the certifying groups.
 
     Attributes:
         spent, alone: the cost of the policy and of the reference, nano-USD, float64, by group; empty if unknown.
-        requests: how many requests they are of.
-        choices: how many certified members the served one, the cheapest, was chosen from on the same requests.
+        requests: the number of requests with known costs, over which they are sums.
+        choices: the number of certified members from which the served one, the cheapest, was chosen on these requests.
     """
 
     spent: Floats
@@ -229,9 +229,9 @@ class Saving:
     def interval(self) -> tuple[float, float] | None:
         """The two-sided 90 % interval of that share over groups at the fixed threshold; None if too few groups pay.
 
-        Normal, by the delete-one jackknife, in which a group that pays for much counts for much (Efron & Stein, 1981),
-        as if a further one cost nothing or what the reference does: where next to none goes on, none shows a spread.
-        The cheapest of several looks too cheap: the upper end holds for all choices at once (Bonferroni).
+        Normal, by the delete-one jackknife (Efron & Stein, 1981), in which groups count by their cost; one more group
+        that costs nothing, or as much as the reference, is added: if almost none goes on, the others show no spread.
+        The cheapest of several looks too cheap, so the upper end holds for all choices at once (Bonferroni).
         """
         share, paid = self.cost_share, np.count_nonzero(self.alone > 0)
         if share is None or paid < LEAST_GROUPS:
@@ -247,21 +247,21 @@ class Fit:
     """A policy and what is certified about it: every figure that a report prints, computed once.
 
     Attributes:
-        promise: what was asked for; with levels, that of the default one.
-        settings: how.
+        promise: the requested promise; with levels, that of the default level.
+        settings: how the fit was made.
         policy: the policy to serve.
-        certified: the proven point of each certificate by name, "" where there is one for all requests; empty for the
-            reference alone, which keeps the promise by definition.
-        tested: everything that was tested, in order; with levels at the default one.
-        saving: what the served policy costs, with levels at the default one.
-        cost_shares: what the requests of each certificate cost, as a share of the reference's cost; None: unknown.
+        certified: the proven point of each certificate by name, "" if it is for all requests; empty for the reference
+            alone, which keeps the promise by definition.
+        tested: everything that was tested, in order; with levels, at the one that the policy was chosen for.
+        saving: the cost of the served policy; with levels, at the default one.
+        cost_shares: the cost of the requests of each certificate as a share of the reference's; None if unknown.
         log: the requests that certify, one of each group.
         fitted, chose: the ids of the requests that the policy learned from, and of those that put points in order.
-        requests: how many requests the groups that certify have, of which `log` has one each.
-        lost: the share of them that is lost as they are served, 0..1; None without a certificate.
+        requests: how many requests the certifying groups have; `log` has one of each group.
+        lost: the share of these requests that is lost when served by the policy, 0..1; None without a certificate.
         repeated, unknown: rows left out: repeated requests, and those without the reference's answer.
-        attempt: the number of this attempt on these requests.
-        level: the level that it could spend; None for a promise on average.
+        attempt: which attempt on these requests it was.
+        level: the significance level that it could spend; None for a promise on average.
         default: the level of a request that names none; "" without levels.
         too_small: for certificates by segment, the segments that nothing certifies, with their numbers of requests.
     """
@@ -290,7 +290,7 @@ class Fit:
 
     @property
     def saves(self) -> bool:
-        """Whether it is proven to cost less than the reference alone."""
+        """Whether the policy costs less than the reference alone on these requests."""
         return self.saving.cost_share is not None and self.saving.cost_share < 1
 
     @property
@@ -308,13 +308,13 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
         settings: how to fit; see `FitSettings`.
         attempts: the file that counts how often these requests certified (`attempts.place_of`); None: unknown.
 
-    Guarantee: if the requests are independent draws of one kind (on average: exchangeable), every certificate keeps its
-    promise with probability 1 − δ over all attempts on these requests (on average: the promise holds).
+    Guarantee: if the requests are i.i.d., every certificate keeps its promise with probability 1 − δ, counting all
+    attempts on these requests. A promise on average needs only exchangeable requests, and then holds on average.
 
     Raises:
         UsageError: the log lacks what the promise or the policy needs.
-        NotCertifiedError: nothing is proven, and no reference keeps the promise by definition; or (which is no
-            attempt) no cost is known.
+        NotCertifiedError: nothing is proven, and no reference keeps the promise by definition; or no cost is known,
+            which is found before the fit counts as an attempt.
     """
     settings = settings or FitSettings()
     promise = replace(promise, risk=settings.risks.get(settings.default(promise), promise.risk))
@@ -348,12 +348,12 @@ def _check_drawn(log: Log, promise: Promise) -> None:
 
 
 def promises(promise: Promise, settings: FitSettings) -> Mapping[str, Promise]:
-    """Return what each level promises, by name: the promise itself as "" without levels."""
+    """Return the promise of each level by name; without levels, the promise itself as ""."""
     return {name: replace(promise, risk=risk) for name, risk in settings.risks.items()} or {"": promise}
 
 
 def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
-    """Certify the members of a menu, and take the cheapest."""
+    """Certify the members of a menu and choose the cheapest."""
     certifies, learns = drawn(ready.log, settings.seed), ready.log.take(np.zeros(0, np.int64))
     if any(group != ready.log.groups[0] for group in ready.log.groups):
         learns = divided(ready.log, settings.learns, settings.seed).learns
@@ -433,11 +433,11 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
 
 
 def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
-    """Return the policy asked for; one that learns may lose `allowed` on average.
+    """Return the requested policy; one that learns may lose a share `allowed` of requests on average.
 
     Raises:
-        UsageError: the log lacks what it reads or learns from, its settings are wrong, or it is one of one's own that
-            scores requests otherwise live.
+        UsageError: the log lacks what it reads or learns from, its settings are wrong, or it is a user's policy that
+            scores live requests differently from those of a log.
     """
     policy = settings.policy if isinstance(settings.policy, Policy) else _built(log, learns, promise, settings, allowed)
     if hidden := log.hidden & {*policy.reads, getattr(policy, "tie", None)}:
@@ -472,14 +472,14 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
         signs = {score.signal: {"sign": score.sign} for score in KNOWN}
         options = {"tie": tie_of(log), **signs.get(str(options.get("signal")), {}), **options}
     room = OWN.find(kind)
-    assert room is not None  # noqa: S101 - `FitSettings` knows every kind
+    assert room is not None  # noqa: S101 - `FitSettings` has checked the kind
     with noted(problems, ""):
         return room.read(options, {})
     raise UsageError(f"The policy {kind} cannot be made of {settings.options}: {'; '.join(problems)}.")
 
 
 def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
-    """Return the rows that each certificate is made from, by its name."""
+    """Return the rows from which each certificate is made, by its name."""
     if not settings.by_segment:
         return {"": np.arange(log.n)}
     names = sorted({name for name in log.segments if name})  # an empty name is no segment
@@ -492,9 +492,9 @@ def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
 def _level(
     log: Log, promise: Promise, settings: FitSettings, file: Path | None, spends: Callable[[float], float]
 ) -> tuple[Attempts, float | None]:
-    """Count this attempt on the requests that certify, and return the level that it may spend.
+    """Count this attempt on the log's requests, and return the level that it may spend.
 
-    Only the same fit of the same log is the same attempt. `spends` says what its tests use of a level.
+    Only the same fit of the same log is the same attempt. `spends` returns how much of a level its tests use.
     """
     delta = promise.delta
     named_kind = None if isinstance(settings.policy, Policy) else ROOMS.find(settings.kind)
@@ -502,7 +502,7 @@ def _level(
     asked_for = {name: value for name, value in plain(settings).items() if name not in {"policy", "expires_days"}}
     attempt = count(
         file,
-        log.ids,  # other seeds draw others of the same groups, which are the same evidence
+        log.ids,  # another seed draws other requests of the same groups, which are the same evidence
         fingerprint(log, promise, settings.policy, (kind, type(promise.rules)), **asked_for),
         lambda share: share if delta is None else spends(share * delta) / delta,
     )
@@ -513,7 +513,7 @@ def _finished(
     ready: Usable, promise: Promise, settings: FitSettings, policy: Policy, proven: Mapping[str, Certified],
     tested: Sequence[MemberResult], log: Log, attempt: Attempts, level: float | None,
 ) -> Fit:  # fmt: skip
-    """Return the fit, with what it saves on the requests that certify."""
+    """Return the fit, with its cost and losses on the groups that certify."""
     default = settings.default(promise)
     every = ready.log if ready.log.n == log.n else ready.log.take(ready.log.in_groups(set(log.groups)))
     walked = policy.walks(every)
@@ -533,13 +533,13 @@ def _finished(
 
 
 def thresholds(log: Log, proven: Mapping[str, Certified], *, by_segment: bool, default: str) -> Floats:
-    """Return the threshold that each request is served at, float64 (n,); NaN where nothing certifies it."""
+    """Return the threshold at which each request is served, float64 (n,); NaN where nothing certifies it."""
     names = [segment or "" for segment in log.segments] if by_segment else [default] * log.n
     return np.array([proven[name].kappa if name in proven else np.nan for name in names])
 
 
 def _saving(costs: Ints, log: Log, choices: int) -> Saving:
-    """Return what is spent and what the reference alone costs, by group."""
+    """Return, by group, the cost of the served answers and the cost of asking only the reference."""
     rows, alone = log.priced, reference_costs(log)
     if not alone.sum():
         return Saving(np.zeros(0), np.zeros(0), 0)

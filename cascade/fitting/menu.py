@@ -1,12 +1,12 @@
-"""A menu of exact tests that share δ: each pair of a ladder, the whole ladder, and what learns; the cheapest is served.
+"""A menu of exact tests that share δ: each pair of a ladder, the whole ladder, and a learned rule. The cheapest serves.
 
 Every member, its score and its level are fixed before an outcome is read, so that all certificates hold at once with
 probability 1 − δ, and any request may be used to choose among them. Losses are whole, so a test uses less than its
-level (`certify.spent`); what it leaves, which depends on the number of requests alone, goes to the next member.
+level (`certify.spent`); what it leaves, which depends only on the number of requests, goes to the next member.
 
-What learns comes last. Where a score says how good an answer is, it has a twentieth of the level, which takes next to
-nothing from the simple tests; where only the length of a reply is known, or nothing, four fifths of it. There a random
-choice is a member too: on some logs what is known misleads, and no log should cost more than without it.
+The learned rule comes last. If a score says how good an answer is, the rule has a twentieth of the level, which takes
+next to nothing from the simple tests; if only the length of a reply is known, or nothing, it has four fifths. A pair
+without such a score also has a random choice: some signals mislead, and no log should cost more with than without them.
 
 Reference: `design/path.md`; the union bound.
 """
@@ -28,20 +28,20 @@ from cascade.policies.policy import LEARNED, TIE, Policy, Random, Threshold, nam
 from cascade.table import Ints, Log
 
 BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
-"""The share of the level for what learns beside tests of a score, and beside weaker tests (`design/results.md`)."""
+"""The learned rule's share of the level, beside tests of a score and beside weaker tests (`design/results.md`)."""
 CHANCE, CHANCE_BESIDE_SCORE = "random choice", 0.2
-"""A random choice, and its share where another plan has a score: where a judge misleads, no more should be paid."""
+"""A random choice, and its share if another plan has a score: a misleading judge should not cost more than chance."""
 LEAST = 100
-"""With fewer requests that learn nothing is learned: a fit of some dozen losses is noise."""
+"""With fewer requests to learn from, nothing is learned: a fit of a few dozen losses is noise."""
 
 
 class Member(NamedTuple):
-    """A policy that is tested, and its share of the level.
+    """A policy to be tested, and its share of the level.
 
     Attributes:
-        name: what it is called in reports.
+        name: its name in reports.
         share: its part of the level, 0..1; the shares of a menu sum to 1 at most.
-        make: returns the policy; it may learn from the requests that do not certify, and from no others.
+        make: returns the policy, which may learn only from requests that do not certify it.
         rows: int64, the rows that certify it; None: all.
     """
 
@@ -55,13 +55,13 @@ class MemberResult(NamedTuple):
     """A member of the menu after its test.
 
     Attributes:
-        name: the member's.
+        name: the member's name.
         policy: the policy.
         level: the level at which it was tested.
-        n: on how many requests.
-        certified: its proven point; None: not even the strictest is proven.
-        cost: what it costs at that point, as a share of the reference's cost on all requests of the groups that certify
-            it; None if the log does not say.
+        n: the number of requests on which it was tested.
+        certified: its proven point; None if not even the strictest is proven.
+        cost: its cost at that point, as a share of the reference's, on all requests of the groups that certify it;
+            None if unknown.
     """
 
     name: str
@@ -75,9 +75,9 @@ class MemberResult(NamedTuple):
 def simple_members(log: Log, share: float = 1.0, *, chance: bool = False) -> list[Member]:
     """Return the members that need no learning, with their parts of a share of the level.
 
-    Each plan has a threshold on the score that the signals of its own nodes name: a verdict where a judge is asked, a
-    log-prob where none is. With `chance`, a pair without a score that says how good an answer is has a random choice,
-    too: with a small part beside plans with such a score, half beside lengths, else all.
+    Each plan has a threshold on the score that the signals of its own nodes name: a verdict if a judge is asked, else a
+    log-prob. With `chance`, each pair without a score that says how good an answer is also has a random choice. These
+    choices have a small part if other plans have such a score, half if there are only lengths, and else all.
     """
     names = {plan: named(log.only(plan)) for plan in _plans(log)}
     scores = {plan: score for plan, score in names.items() if score is not None}
@@ -93,7 +93,7 @@ def simple_members(log: Log, share: float = 1.0, *, chance: bool = False) -> lis
 
 
 def _plans(log: Log) -> list[tuple[int, ...]]:
-    """Return each node with all that it reads and the last node, and the whole; none of a log of one node."""
+    """Return, for each node but the last, it and the last node with all that they read; and the plan of all nodes."""
     needs = list[set[int]]()
     for at, node in enumerate(log.nodes):
         needs.append({at}.union(*(needs[read] for read in node.reads or ())))
@@ -113,7 +113,7 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
 
     Args:
         certifies: one request of each group.
-        learns: the requests that may learn; none of their groups certifies what learned from them.
+        learns: the requests that a policy may learn from; none of their groups certifies that policy.
         promise: what is promised.
         level: the level that the members share.
     """
@@ -136,14 +136,14 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
 
 
 def run_tests(log: Log, every: Log, members: Sequence[Member], promise: Promise, level: float) -> list[MemberResult]:
-    """Test the members of a menu in their order, each at its share of the level and what those before it left.
+    """Test the members of a menu in order, each at its share of the level plus what the earlier tests left.
 
     Args:
         log: the requests that may certify, one of each group.
-        every: all requests of these groups, which say what a member costs.
+        every: all requests of these groups, from which the cost of a member is computed.
         members: the menu, fixed without these requests' outcomes.
-        promise: what is promised: one that a walk to the end keeps (`Kind.safe_last`).
-        level: the probability that any certificate of the menu may break its promise.
+        promise: what is promised; a walk to the end must keep it (`Kind.safe_last`).
+        level: the probability, at most, that any certificate of the menu breaks its promise.
     """
     tested = []
     for member, here in zip(members, levels(log.n, members, promise, level)[0], strict=True):
@@ -159,9 +159,9 @@ def run_tests(log: Log, every: Log, members: Sequence[Member], promise: Promise,
 
 
 def levels(n: int, members: Sequence[Member], promise: Promise, level: float) -> tuple[list[float], float]:
-    """Return the level of each member's test, and what all tests spend of `level`; n requests may certify.
+    """Return the level of each member's test, and how much of `level` all tests spend; n requests may certify.
 
-    No outcome is read: all follows from numbers of requests.
+    No outcome is read: everything follows from numbers of requests.
     """
     assigned, unspent, total = list[float](), 0.0, 0.0
     for member in members:
@@ -172,7 +172,7 @@ def levels(n: int, members: Sequence[Member], promise: Promise, level: float) ->
 
 
 def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:
-    """Return what walks cost at a threshold, as a share of what the reference alone costs; None if unknown.
+    """Return the cost of walks at a threshold as a share of the cost of the reference alone; None if unknown.
 
     Both are sums over the requests of `log` whose costs are all known.
     """
@@ -181,11 +181,11 @@ def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:
 
 
 def reference_costs(log: Log) -> Ints:
-    """Return what the reference costs on each request whose costs are all known, int64, nano-USD."""
+    """Return the reference's cost on each request whose costs are all known, int64, nano-USD."""
     return np.zeros(0, dtype=np.int64) if log.reference is None else log.reference.cost_nano_usd[log.priced]
 
 
 def cheapest(tested: Sequence[MemberResult]) -> MemberResult | None:
-    """Return the cheapest member that costs less than the reference; None: the reference alone is asked."""
+    """Return the cheapest member if it costs less than the reference; None: only the reference is asked."""
     saving = [member for member in tested if member.cost is not None and member.cost < 1.0]
     return min(saving, key=lambda member: member.cost or math.inf) if saving else None
