@@ -1,1 +1,1 @@
-"""Serves questions under certificates (`certified`, `monitors`) and caps (`spending`), where they are set."""
+"""Serving questions under certificates (`certified`, `monitors`) and caps (`spending`), if these are set."""

@@ -1,8 +1,8 @@
 """Decides how questions are served under certificates, and evaluates their audits. `monitors` has the state.
 
 This module makes no model calls. `CertifiedPolicy.plan` decides how a question is run; `CertifiedPolicy.record` records
-whether an answer was right. Answers get no certificate that does not hold for this configuration, or no longer holds:
-the answer has a warning with the reason, or an error is raised if a certificate is required. After an alarm a fallback
+whether an answer was right. If a certificate does not hold for this configuration, or no longer, answers do not get it:
+they have a warning with the reason, or an error is raised if a certificate is required. After an alarm a fallback
 serves until there is a new certificate. `ServingState` has the policies by level: levels differ in their promises, so
 each has its own certificate and threshold, and each certificate its own monitor.
 """
@@ -44,13 +44,13 @@ def today_utc() -> date:
 
 
 class CertifiedPolicy:
-    """The certificates of a policy in service. Only the audit results change. Threads may share it.
+    """A policy in service with its certificates. Only the audit results change. Threads may share it.
 
     Args:
         certificates: its certificates: one, or one for each segment.
         monitors: the audit results so far, shared with the other levels.
         level: the name of its level, if the policy has levels.
-        own_risk: whether it keeps its own risk: that of the section `guarantee` is the default level's.
+        own_risk: whether the policy keeps its own risk, since that of the section `guarantee` is for the default level.
 
     Raises:
         NotCertifiedError: a certificate is required, and none holds.
@@ -75,9 +75,9 @@ class CertifiedPolicy:
         self.monitors, self._level = monitors, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
-        self._live = functools.lru_cache(1_024)(policy.for_segment)  # each is asked first how it scores a blank request
+        self._live = functools.lru_cache(1_024)(policy.for_segment)  # a new one first scores an empty request
         self.answers_uncovered = self._wanted.uncovered
-        """Who answers a question that no certificate covers: "guide" or "policy"."""
+        """What answers a question that no certificate covers: "guide" or "policy"."""
         self._by_segment: Mapping[str | None, Certificate] = {
             certificate.segment: certificate for certificate in certificates
         }
@@ -104,18 +104,18 @@ class CertifiedPolicy:
 
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
-        """The certificates, each with the reasons why it does not hold here today; empty if it holds."""
+        """The certificates, each with the reasons why it does not hold here today; no reasons if it holds."""
         alarms = [(at, self.monitors.of(at).alarm) for at in self.certificates]
         return [(at, (*self._reasons(at), *([] if alarm is None else [alarm]))) for at, alarm in alarms]
 
     # --- serving ---
 
     def uncovered(self, question: Question) -> tuple[str, ...]:
-        """Return why no certificate covers a question, as far as it is known before a call; empty where one does."""
+        """Return why no certificate covers a question, as far as known before a call; empty if one does."""
         return tuple([reason for _, reason in self._uncovered(question)])
 
     def _uncovered(self, question: Question) -> Iterator[tuple[str, str]]:
-        """Yield each such reason, after a few words for it without anything that a client wrote."""
+        """Yield each such reason, preceded by a short label that contains nothing a client wrote."""
         certificate = self._covering(question)
         kind = "no certificate" if certificate is None else "a certificate that does not hold"
         yield from ((kind, reason) for reason in self._reasons(certificate, question.segment))
@@ -128,12 +128,12 @@ class CertifiedPolicy:
             yield name if name in PROPERTIES else "other content", reason
 
     def plan(self, question: Question) -> RunPlan:
-        """Return the run plan of a question. One that no certificate covers is answered by the guide, if one is set.
+        """Return the run plan of a question. If no certificate covers it, `guarantee.uncovered` says what answers it.
 
-        The setting is `guarantee.uncovered`. A policy without any certificate promises nothing, so it answers itself.
+        A policy without any certificate promises nothing, so it answers itself.
 
         Raises:
-            NotCertifiedError: a certificate is required, and none holds any more.
+            NotCertifiedError: a certificate is required, and none covers the question.
         """
         certificate, reasons = self._covering(question), self.uncovered(question)
         audit = self.monitors.drawn(certificate, question)
@@ -154,7 +154,7 @@ class CertifiedPolicy:
 
     @property
     def falls_back_on_all(self) -> bool:
-        """Whether every step is run after an alarm, which keeps a promise on sets, instead of the reference."""
+        """Whether every step is run after an alarm, which keeps a promise on sets, instead of only the reference."""
         default = "everything" if any(at.promise.rules.of_set for at in self.certificates) else "guide"
         return (self.monitors.settings.fallback or default) == "everything"
 
@@ -163,7 +163,7 @@ class CertifiedPolicy:
         return self._by_segment.get(question.segment, self._by_segment.get(None))
 
     def counted(self, walk: Run) -> Run:
-        """Follow the walk, and count its answer at the end (`status`)."""
+        """Follow the walk to its end and count its answer (`status`), and its audit if that can be compared at once."""
         answer = yield from walk
         certified = answer.certificate is not None
         of_calls = {"a call failed or was unlike the certified ones"}
@@ -174,7 +174,7 @@ class CertifiedPolicy:
         return answer
 
     def _compares(self, certificate: Certificate) -> bool:
-        """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
+        """Return whether an audit contains the output that the answer is compared with, so that it counts at once."""
         return certificate.promise.rules.compares and not self._strategy.is_joint
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class CertifiedPolicy:
     # --- audits ---
 
     def compared(self, answer: Answer, certificate: Certificate) -> float | str:
-        """Return the loss of an audited answer by the output of the reference in it (`loss_of`)."""
+        """Return the loss of an audited answer, compared with the reference's output in its steps (`loss_of`)."""
         horizon, kind = self._strategy.horizon, certificate.promise.rules
         return loss_of(answer, kind, differing(answer, horizon, certificate.comparator), horizon, by_itself=True)
 
@@ -204,10 +204,10 @@ class CertifiedPolicy:
         return self._counted(answer, certificate, loss_of(answer, *given, by_itself=not plan.is_joint))
 
     def _counted(self, answer: Answer, certificate: Certificate, loss: float | str) -> AuditOutcome:
-        """Count an audit with its loss; in words why it shows none."""
+        """Count an audit with its loss, or with the reason why it shows none."""
         if isinstance(loss, str):
             return self.monitors.missing(loss)
-        # A graded loss is a miss with its own probability, so that misses have the promised rate.
+        # A graded loss counts as a miss with the loss as the probability, so that the rate of misses is the mean loss.
         missed = loss > drawn_number(f"{certificate.id}|{identity(answer.question.text, answer.question.context)}")
         if certificate.id not in self._voided:
             return AuditOutcome(missed, reason="it was given under an earlier certificate")
@@ -222,7 +222,7 @@ def _refusal(reasons: Iterable[str]) -> str:
 
 
 def no_level(level: str, levels: Mapping[str, float]) -> UsageError:
-    """Return the error of a level that is not among those of the policy, by name with their risk."""
+    """Return the error for a level that the policy does not have; `levels` are those it has, with their risks."""
     if not levels:
         command = "cascade fit LOG --promise agreement --confidence 0.9 --levels low=0.1,high=0.02 -o DIR"
         return UsageError(
@@ -241,7 +241,7 @@ class ServingState:
         strategy: the strategy of all levels.
         monitors: the audit results of all certificates, with those on record in the policy directory.
         levels: the risk of each level, the cheapest level first; empty for a policy without levels.
-        by_level: the policy of each level; of a policy without levels, that of the level "".
+        by_level: the policy of each level; without levels, the only policy under the name "".
     """
 
     default: CertifiedPolicy
@@ -251,7 +251,7 @@ class ServingState:
     by_level: Mapping[str, CertifiedPolicy]
 
     def after(self, before: CertificateMonitors) -> ServingState:
-        """Return the state with the audit results so far: what withdrew a certificate withdraws it here, too."""
+        """Return the state with the audit results so far, so that a withdrawn certificate stays withdrawn."""
         now = self.monitors
         before.settings, before.draws, before.folder = now.settings, now.draws, now.folder
         before.share(certificate for serving in self.by_level.values() for certificate in serving.certificates)
@@ -273,7 +273,7 @@ class ServingState:
 
     @property
     def alarm(self) -> str | None:
-        """What withdrew certificates, in a sentence for each level and segment; None without an alarm."""
+        """Why certificates were withdrawn, a sentence for each level and segment; None if none was."""
         alarms = [
             ({"level": level, "segment": certificate.segment}, self.monitors.of(certificate).alarm)
             for level, serving in self.by_level.items()
@@ -284,7 +284,7 @@ class ServingState:
 
     @property
     def covers_no_chat(self) -> bool:
-        """Whether all certificates are of questions, so that none covers a chat request."""
+        """Whether no certificate covers a chat request, since all come from logs of questions."""
         served = [certificate for serving in self.by_level.values() for certificate in serving.certificates]
         return bool(served) and not any(has_chats(certificate.made_for.get("requests")) for certificate in served)
 
@@ -305,7 +305,7 @@ def in_service(
 
     Raises:
         ConfigError, NotCertifiedError: as for `CertifiedPolicy`; nothing has changed then.
-        UsageError: audits once raised an alarm about one of the certificates.
+        UsageError: one of the certificates has already been withdrawn.
     """
     monitors = CertificateMonitors(None if config.modes else config.audits) if before is None else before
     if not isinstance(config.policy, DirectoryConfig):
@@ -328,6 +328,6 @@ def in_service(
         except NotCertifiedError as error:
             raise (NotCertifiedError(f"Level {level!r}: {error}") if level else error) from None
     monitors.share(read.certificates.values())  # none of them was refused
-    monitors.folder = str(Path(config.policy.path).absolute())  # the process may go to another folder
+    monitors.folder = str(Path(config.policy.path).absolute())  # the process may change its working directory
     default = by_level[read.default_level or next(iter(by_level))]
     return ServingState(default, strategy, monitors, read.levels, by_level)

@@ -1,4 +1,4 @@
-"""What a configuration makes certificates for, and whether a certificate holds with it (`conformal.certificate`)."""
+"""The cascade that a configuration describes, and whether a certificate holds for it (`conformal.certificate`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RATES = ("input", "output", "cached_input", "reasoning", "request")
 def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor:
     """Return the cascade that a configuration describes.
 
-    `templates` are the prompts that the strategy was built with; by default those that are on the disk now.
+    `templates` are the prompts that the strategy was built with; by default those now on disk.
     """
     strategy, prices, written = config.strategy, config.prices(), templates or load(config.strategy.prompts)
     roles = [strategy.role(entry, config.models[entry].id) for entry in strategy.entries]
@@ -64,7 +64,7 @@ def _settings(entry: ModelConfig, written: Prompts) -> dict[str, Any]:
 def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> Mapping[str, str | None]:
     """Return the SHA-256 of each of the user's files that decides an answer, by a description of the file.
 
-    None: it cannot be read, or is too long to be code.
+    It is None if the file cannot be read, or is too long to be code.
     """
     agents = {entry.agent for entry in used if entry.agent is not None}
     files = {**config.strategy.own_files, **{f"the agent {agent}": AGENTS.file(agent) for agent in agents}}
@@ -80,7 +80,7 @@ def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> Mapping[st
 def _served_by(config: CascadeConfig, entry: ModelConfig) -> Mapping[str, str | None] | None:
     """Return a model's provider and address; None if a replayed log takes the provider's place.
 
-    The address comes from the configuration or the environment; None if the provider has a fixed one.
+    The address comes from the configuration or the environment; it is None if the provider has a fixed one.
     """
     kind = config.provider_of(entry)
     if kind == _STANDS_IN:
@@ -103,7 +103,7 @@ def bare_address(address: str) -> str:
 
 
 def _price(listed: Price | None, tier: str | None = None) -> Mapping[str, Any] | None:
-    """Return a price at a service tier as whole pico-USD, without its place and notes."""
+    """Return a price at a service tier in whole pico-USD, without its source and note."""
     price = None if listed is None else listed.at_tier(tier)
     if price is None:
         return None
@@ -114,7 +114,7 @@ def _price(listed: Price | None, tier: str | None = None) -> Mapping[str, Any] |
 
 
 def refuse_other_cascade(name: str, logged: MadeFor, configured: MadeFor) -> None:
-    """Raise UsageError if the log of this name is of another cascade than is configured."""
+    """Raise UsageError if the log with this name comes from another cascade than the configured one."""
     changed = differences(logged, configured, "the log")
     if changed:
         advice = renaming(logged, configured)
@@ -124,9 +124,9 @@ def refuse_other_cascade(name: str, logged: MadeFor, configured: MadeFor) -> Non
 def void_reasons(
     config: CascadeConfig, certificate: Certificate, templates: Prompts | None, *, own_risk: bool = False
 ) -> Iterator[str]:
-    """Yield why a certificate does not hold with a configuration, or promises less than the configuration wants.
+    """Yield why a certificate does not hold for a configuration, or promises less than the configuration wants.
 
-    `templates` are the prompts in service, as for `made_for`; `own_risk`: no other risk than its own is wanted.
+    `templates` are the prompts in service, as for `made_for`; with `own_risk`, the certificate's own risk is enough.
     """
     yield from differences(certificate.made_for, made_for(config, templates))
     has, wanted = certificate.promise, config.guarantee

@@ -1,8 +1,8 @@
-"""The results of audits for each certificate, and its alarm. Both are on record in the policy directory.
+"""The results of audits for each certificate, and its alarm. Both are recorded in the policy directory.
 
 An audit counts for a certificate, whichever level or directory has it. Results are stored by the certificate's id and
-kept when the policy in service is replaced or the process ends, so that a certificate that comes back does not start
-with a clean record.
+kept when the policy in service is replaced or the process ends, so that a certificate that is served again does not
+start with a clean record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = getLogger("cascade")
 
 
 class AuditOutcome(NamedTuple):
-    """The result of recording the truth about an answer: whether it was missed, and whether or why not it counted."""
+    """The result of recording the truth about an answer: whether it was missed, whether that counted, and why (not)."""
 
     missed: bool | None = None
     counted: bool = False
@@ -45,7 +45,7 @@ class AuditOutcome(NamedTuple):
 
 
 def group_of(question: Question) -> str:
-    """Return the hash of what a question belongs to; without a group, equal requests belong together."""
+    """Return the hash of a question's group; without a group, equal requests belong together."""
     return hash_of(question.group or identity(question.text, question.context))
 
 
@@ -60,7 +60,7 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
 
 
 def differing(answer: Answer, horizon: int, comparator: str | None) -> Judge:
-    """Return what tells whether a text equals the output of the reference, which answers in the last step."""
+    """Return a test whether a text equals the output of the reference, which answers in the last step."""
     from cascade.episodes.reading import same
     from cascade.matching import default_for, get_matcher
 
@@ -73,14 +73,14 @@ def differing(answer: Answer, horizon: int, comparator: str | None) -> Judge:
 def loss_of(
     answer: Answer, rules: Kind, right: Judge, horizon: int, reference_right: bool | None = None, *, by_itself: bool
 ) -> float | str:
-    """Return what a promise loses by an audited answer, in 0..1; in words why the audit does not show it.
+    """Return the loss of an audited answer, in 0..1, or a text that says why the audit does not show it.
 
-    It is the loss of a log of this one request, so an audit counts as the requests did that certified: one in which a
-    call failed shows nothing, and a call that the model refused is not on record. `horizon` is the number of the last
-    step, which has the reference's own answer if `by_itself`; somebody may say whether the reference alone is right.
+    It is the loss in a log of this request only, so that audits count as the certifying requests did: an audit with a
+    failed call shows nothing, and a call that the model refused is not on record. `horizon` is the number of the last
+    step, which has the reference's own answer if `by_itself`; `reference_right`: whether the reference alone is right.
 
     Raises:
-        UsageError: the promise needs that, and nobody says it.
+        UsageError: the promise needs `reference_right`, and it is None.
     """
     failed = [call for call in answer.calls if call.error is not None]
     for call in failed:
@@ -106,13 +106,13 @@ def loss_of(
 def _log_of(
     answer: Answer, steps: Mapping[int, Step | None], right: Judge, *, complete: bool
 ) -> tuple[Log, list[int], int | None]:
-    """Return an answer's request as a log of its steps, with a node for each answer; those kept, and the one served."""
+    """Return an answer's request as a log of its steps, with a node per answer; the nodes kept, and the one served."""
     nodes, texts, kept = list[Node](), list[str | None](), list[int]()
     for number, step in steps.items():
         kept += [len(nodes) + at for at in (step.decision.keep if step and step.decision else ())]
         texts += [candidate.text for candidate in step.candidates] if step and step.candidates else [None]
         nodes += [Node(f"answer {at}", number - 1) for at in range(len(nodes), len(texts))]
-    judged = {text: None if text is None else right(text) for text in dict.fromkeys(texts)}  # that may cost money
+    judged = {text: None if text is None else right(text) for text in dict.fromkeys(texts)}  # `right` may cost money
     truth = [[math.nan if (verdict := judged[text]) is None else float(verdict) for text in texts]]
     keys = [None if text is None else answer_key(text, answer.question.chat) for text in texts]
     answers = [[-1 if key is None else keys.index(key) for key in keys]]
@@ -127,7 +127,7 @@ class CertificateMonitor(NamedTuple):
 
     Attributes:
         monitor: the monitor after the audits so far.
-        by: what withdrew the certificate, "audits" or "canaries"; None: nothing did.
+        by: what withdrew the certificate, "audits" or "canaries"; None if it was not withdrawn.
         alarm: the reason, in words.
     """
 
@@ -141,7 +141,7 @@ class ServiceStatus:
     """Counts of the questions that an orchestrator has answered, for its operator.
 
     Attributes:
-        answered: how many were answered.
+        answered: how many questions were answered.
         certified: how many of these answers have a certificate.
         uncertified_nano_usd: the cost of the answers without a certificate; None if the cost of one is unknown.
         missing: audited answers that show nothing (`loss_of`).
@@ -171,10 +171,10 @@ class CertificateMonitors:
     Guarantee: the certificates in service share `audits.level` evenly; the shares are computed again when certificates
     change. So the probability of any false alarm while these serve is at most that level, for any number of levels and
     segments (Bonferroni: each monitor counts as having run at its present share from its first audit on). Processes
-    that serve one policy directory share the evidence, so this holds for all of them together, over restarts.
+    that serve one policy directory share the evidence, so this holds for all of them together, across restarts.
 
     Args:
-        settings: the section `audits`; None draws none.
+        settings: the section `audits`; without one, no question is audited.
     """
 
     def __init__(self, settings: AuditsConfig | None) -> None:
@@ -184,18 +184,18 @@ class CertificateMonitors:
         self._begin()
         after_fork(self._begin)
         self._monitors = dict[str, Monitor]()
-        self.withdrawn = dict[str, tuple[str, str]]()  # by what certificates were withdrawn, and why, by id
+        self.withdrawn = dict[str, tuple[str, str]]()  # by id: what withdrew a certificate, and why
         self.status = ServiceStatus()
         """Counts of all answered questions."""
-        # How many answers without a certificate each reason has; one answer may have several.
+        # The number of answers without a certificate, by reason; one answer may have several reasons.
         self.uncovered = Counter[str]()
         self._groups = dict[tuple[str, str], bool]()  # whether a drawn group has counted, by certificate
-        self._read, self._lost = dict[tuple[str, str], int](), False  # bytes of each record; whether it lacks some
+        self._read, self._lost = dict[tuple[str, str], int](), False  # bytes read per record; whether any access failed
         self._level, seed = self.settings.level, self.settings.seed
         self._key = f"audit {secrets.randbits(64) if seed is None else seed}"
 
     def drawn(self, certificate: Certificate | None, question: Question) -> bool:
-        """Whether a question is audited: the first one of its group under a certificate, if the group is drawn."""
+        """Return whether a question is audited: the first of its group under a certificate, if the group is drawn."""
         if not (self.draws and is_drawn(self._key, self.settings.probability, group := group_of(question))):
             return False
         name = "" if certificate is None else certificate.id, group
@@ -205,11 +205,11 @@ class CertificateMonitors:
         return first
 
     def _begin(self) -> None:
-        """Make the lock, again in a forked child: another thread may have held it at the fork."""
+        """Make the lock, also anew in a forked child, since another thread may have held it at the fork."""
         self._lock = threading.Lock()
 
     def of(self, certificate: Certificate) -> CertificateMonitor:
-        """Return the audit results of a certificate. What withdrew it in any process is final."""
+        """Return the audit results of a certificate. A withdrawal by any process is final."""
         name = certificate.id
         if self.folder is not None and name not in self.withdrawn:
             if (self.folder, name) not in self._read:
@@ -221,7 +221,7 @@ class CertificateMonitors:
         return CertificateMonitor(self._monitors.get(name), *self.withdrawn.get(name, ()))
 
     def answered(self, certified: bool, cost_nano_usd: int | None, uncovered: Iterable[str] = ()) -> None:
-        """Count an answer; `uncovered`: what kept it from a certificate, from a small set of words."""
+        """Count an answer; `uncovered` has the reasons why it has no certificate, from a small fixed set of labels."""
         with self._lock:
             self.uncovered.update(uncovered)
             status, spent = self.status, self.status.uncertified_nano_usd
@@ -241,16 +241,16 @@ class CertificateMonitors:
         return AuditOutcome(reason=f"the audit is missing: {reason}")
 
     def share(self, certificates: Iterable[Certificate]) -> None:
-        """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
+        """Divide the probability of a false alarm among these certificates, the only ones in service from now on."""
         names = {certificate.id for certificate in certificates}
         with self._lock:
             self._level = self.settings.level / max(len(names), 1)
             for name in names & self._monitors.keys():
-                # The level is only the limit of the evidence: this is the monitor that began at it.
+                # The level only limits the evidence: the result equals a monitor that began with this level.
                 self._monitors[name] = replace(self._monitors[name], level=self._level)
 
     def count(self, certificate: Certificate, missed: bool, group: str) -> AuditOutcome:
-        """Update the monitor of a certificate in service with an audited question, `missed` or not as it was served.
+        """Update the monitor of a certificate in service with an audited question, whose served answer missed or not.
 
         Its group (`group_of`) counts once, however often an outcome is recorded.
         """
@@ -269,17 +269,17 @@ class CertificateMonitors:
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
 
     def _catch_up(self, certificate: Certificate) -> None:
-        """Add the audits that other processes have put on record meanwhile. The lock is held."""
+        """Add the audits that other processes have recorded in the meantime. The lock is held."""
         if self.folder is not None:
             at = self.folder, certificate.id
-            with self._on_record():  # where that fails, the next request tries again
+            with self._on_record():  # if that fails, the next request tries again
                 audits, self._read[at] = audits_on_record(*at, self._read.get(at, 0))
                 for group, missed in audits:
                     self._add(certificate, group, missed)
 
     @contextmanager
     def _on_record(self, name: str = "") -> Iterator[None]:
-        """Read or write the record; if that fails, warn: at the first time, and where the certificate is withdrawn."""
+        """Wrap access to the record: warn of the first failure, and of each one for a withdrawn certificate."""
         try:
             yield
         except OSError as error:
@@ -288,7 +288,7 @@ class CertificateMonitors:
             self._lost = True
 
     def _add(self, certificate: Certificate, group: str, missed: bool) -> bool:
-        """Update a monitor; return False if the group has counted. The lock is held."""
+        """Update a monitor; return False if the group had already counted. The lock is held."""
         name, promise, n = certificate.id, certificate.promise, certificate.n
         if self._groups.get((name, group)):
             return False
@@ -302,7 +302,7 @@ class CertificateMonitors:
         return True
 
     def _withdraw(self, name: str, by: str, why: str) -> None:
-        """Note once why a certificate is withdrawn. The lock is held."""
+        """Record and log, once, why a certificate is withdrawn. The lock is held."""
         if name not in self.withdrawn:
             self.withdrawn[name] = by, why
             logger.error("certificate %s: %s", name, why)

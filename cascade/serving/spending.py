@@ -1,7 +1,7 @@
-"""Caps shared by many requests: each call's highest cost is held on the ledger before the call and settled after it.
+"""Caps shared by many requests: the most that a call can cost is held on the ledger before it and settled after it.
 
 `SpendingGuard` takes the place of a `Guard`. A call that does not fit waits while others hold money that they may not
-need, and is then refused. A database is asked in a thread, so that it does not block an event loop.
+need, and is then refused. A database is queried in a thread, so that it does not block an event loop.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 Ledger: TypeAlias = "MemoryLedger | SqlLedger"
 _SLACK_S = 60.0
-"""Seconds after the latest end of a call at which its hold counts as lost."""
+"""Seconds after the latest possible end of a call at which its hold counts as lost."""
 _POLL_S = 0.02
 _DAY_S = 86_400.0
 _STAND_IN = "stand-in"
-"""The owner of holds that a ledger in this process makes while the other does not answer."""
+"""The owner of holds made by a ledger in this process while the database does not respond."""
 _SHARE = 0.1
-"""Of the smallest shared cap: what calls whose callers have left may hold for a key by default."""
+"""The default limit per key on holds of calls whose callers have left, as a share of the smallest shared cap."""
 _LATE_S = 0.05
-"""Seconds after a deadline in which the call itself may say what was late."""
+"""Seconds after a deadline in which the call itself may still report what was late."""
 _AHEAD = 4
 """The most pieces of a stream that wait for their reader."""
 _Event: TypeAlias = TextDelta | Completion
@@ -54,11 +54,11 @@ class Spending:
         prices: the prices of the models; a call at an unknown price (None) is refused.
         wait_s: how long a call waits for money held by others.
         call_s: the time limit of a call.
-        keys: the names of the server's keys; None where there are none.
-        most_unsettled: nano-dollars held for calls of one key whose callers have left, above which it makes no others.
-        link: the way to a ledger in a database; None for one in memory.
-        stand_in: counts calls, in this process alone, while such a ledger does not answer, so that each process goes at
-            most once over a cap by its size; None: no calls are made then.
+        keys: the names of the server's keys; only None if there are none.
+        most_unsettled: the nano-dollars that calls of one key may hold for callers that left before further calls wait.
+        link: the link to a ledger in a database; None for one in memory.
+        stand_in: a ledger of this process only, used while the database does not respond, so that each process exceeds
+            a cap by at most the cap's size; None: no calls are made then.
     """
 
     ledger: Ledger
@@ -71,9 +71,9 @@ class Spending:
     link: StoreLink | None = None
     stand_in: MemoryLedger | None = None
     unsettled: Counter[str | None] = field(default_factory=Counter)
-    """By a key's name, nano-dollars held for calls whose callers have left."""
+    """Nano-dollars held for calls whose callers have left, by the name of the key."""
     booked: Counter[str | None] = field(default_factory=Counter)
-    """By a key's name, nano-dollars booked since the beginning."""
+    """Nano-dollars booked since the start of the process, by the name of the key."""
 
     @classmethod
     def of(cls, config: CascadeConfig) -> Spending:
@@ -96,23 +96,23 @@ class Spending:
 
     @property
     def bookings(self) -> SqlLedger | None:
-        """The ledger, if it is in a database: it counts what was not booked."""
+        """The ledger, if it is in a database; it also counts costs that are not booked yet, or never were."""
         return None if isinstance(self.ledger, MemoryLedger) else self.ledger
 
     def under(self, now: Spending) -> Spending:
-        """Return this ledger, with all that is held and waits, under another configuration's caps and prices."""
+        """Return this ledger, with everything held and pending, under another configuration's caps and prices."""
         stand_in = now.stand_in and (self.stand_in or now.stand_in)
         passed_on = {name: getattr(self, name) for name in ("ledger", "link", "unsettled", "booked")}
         return replace(now, **passed_on, stand_in=stand_in)
 
     def over(self, guard: Guard | Around, key: str | None, finishes: Halt | None = None) -> SpendingGuard:
-        """Return a guard whose calls count for a key of the server, and go on without their callers until a halt."""
+        """Return a guard whose calls count for a key; with `finishes`, they go on without callers until that halt."""
         return SpendingGuard(self, guard, key) if finishes is None else FinishingGuard(self, guard, key, finishes)
 
     def reserve(self, request: Request, key: str | None, ends_s: float, ledger: Ledger | None = None) -> Hold | None:
-        """Hold the highest cost of a call; None: it should wait for money held by others, as it may until `ends_s`.
+        """Hold the most that a call can cost; None: it should wait for money held by others, as it may until `ends_s`.
 
-        `ledger` takes the place of one that does not answer.
+        `ledger` takes the place of one that does not respond.
 
         Raises:
             BudgetExceededError: it does not fit, or its price is unknown.
@@ -131,12 +131,12 @@ class Spending:
         raise _over(hold, request, ask[0], self.caps.ends(hold.account), self.now_s())
 
     def carve(self, request: Request, key: str | None) -> Hold | None:
-        """Hold the highest cost of a call without asking a database; None: only `reserve` can tell."""
+        """Hold the most that a call can cost without querying a database; None: only `reserve` can decide."""
         ask = self._ask(request, key, waits=True)
         return None if ask is None else self.ledger.carve(*ask)
 
     def _ask(self, request: Request, key: str | None, waits: bool) -> tuple[int, dict[str, int], float] | None:
-        """Return what to hold, the caps on it and when it is lost; None: too much is held for callers that left."""
+        """Return the amount to hold, its caps and when it is lost; None: too much is held for callers that left."""
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
@@ -150,7 +150,7 @@ class Spending:
         return amount, self.caps.of(names, self.now_s()), now_s + self.call_s + _SLACK_S
 
     def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> int:
-        """Book a call, and return its cost; if that is unknown, its bound; if that is unknown too, the full hold.
+        """Book a call and return its cost; if that is unknown, the hold, or the call's cost bound if that is higher.
 
         A call that had not begun when its caller left costs nothing, nor does one that its provider could not send.
         """
@@ -168,7 +168,7 @@ class Spending:
         return hold.amount if cost is None else cost
 
     def settle(self, hold: Hold, cost: int | None) -> None:
-        """Settle a hold. No database is asked."""
+        """Settle a hold. This queries no database."""
         if self.stand_in is not None and self.bookings is not None and hold.owner == _STAND_IN:
             self.stand_in.settle(hold, cost)
             self.bookings.book(hold.accounts, hold.amount if cost is None else cost)
@@ -176,9 +176,9 @@ class Spending:
             self.ledger.settle(hold, cost)
 
     def balances(self) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account that counts now, without those that clients name.
+        """Return cap and balance of each account of the current periods, except those that clients name.
 
-        What other processes spent last counts as held for a quarter of a second, as does what they lease.
+        For a quarter of a second, what other processes have just spent counts as held, as does what they lease.
         Raises StoreError.
         """
         now_s, caps = self.now_s(), dict[str, int]()
@@ -187,22 +187,22 @@ class Spending:
         return {name: (cap, self.ledger.account(name)) for name, cap in caps.items()}
 
     def used(self, count: int, *shares: float) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of the accounts that count now, and have spent most.
+        """Return cap and balance of the accounts of the current periods that have spent the most.
 
-        With shares of their caps: only of those that have spent such a share, and were not alerted of it.
+        With shares of the caps: only accounts that have spent such a share, and were not alerted for it.
         """
         now_s = self.now_s()
         meant = [kind for share in shares or (0.0,) for kind in self.caps.accounts(now_s, share)]
-        # One with a smaller cap of its own is also among those of the larger one, and may hide no other.
+        # An account with a smaller cap of its own also matches the larger cap, and must not crowd out another.
         stands = self.ledger.accounts(meant, count + len(meant))
         return {name: (cap, at) for name, at in stands.items() if (cap := self.caps.size(name, now_s)) is not None}
 
     def now_s(self) -> float:
-        """Return the time by the ledger's clock, which tells days apart: those of replicas may differ."""
+        """Return the time by the ledger's clock, which decides the day, since clocks of replicas may differ."""
         return datetime.now(UTC).timestamp() if self.bookings is None else self.bookings.now_s()
 
     def prune(self) -> None:
-        """Forget the accounts of days and months that ended a day before or earlier, once nothing is held on them."""
+        """Forget the accounts of days and months that ended at least a day ago, once nothing is held on them."""
         oldest = self.caps.periods(self.now_s() - _DAY_S)
         self.ledger.prune(oldest)
         (self.stand_in or MemoryLedger()).prune(oldest)
@@ -215,19 +215,19 @@ class Spending:
 
 
 class SpendingGuard(Around):
-    """A guard that holds and books its calls. It is used like a `Guard`, and also raises BudgetExceededError."""
+    """A guard that holds and books the cost of its calls. Used like a `Guard`, it also raises BudgetExceededError."""
 
     def __init__(self, spending: Spending, guard: Guard | Around, key: str | None) -> None:
         super().__init__(guard)
         self._spending, self._key = spending, key
 
     def sent(self, request: Request) -> Request:
-        """Return the request, not to be repeated where a try may have been billed."""
+        """Return the request, marked not to be retried after a try that may have been billed."""
         return request._replace(at_most_once=True)
 
     @asynccontextmanager
     async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:
-        """Hold the money for a call, and book it by the reply.
+        """Hold the money for a call, and book its cost from the reply.
 
         A cancelled caller does not undo the booking.
         """
@@ -250,7 +250,7 @@ class SpendingGuard(Around):
             self._spending.booked[self._key] += self._spending.book(hold, request, replies, failure)
 
     async def _reserved(self, request: Request, ends_s: float, deadline: Deadline) -> Hold | None:
-        """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""
+        """Get a hold from the ledger. If the caller leaves before the database responds, the hold is released."""
         spending, call = self._spending, (request, self._key, ends_s)
         if (hold := spending.carve(request, self._key)) is not None:
             return hold
@@ -273,10 +273,10 @@ class SpendingGuard(Around):
 
 
 class FinishingGuard(SpendingGuard):
-    """Lets each call go on, in a task of its own, when its caller leaves or the caller's deadline is over.
+    """Lets each call go on, in a task of its own, after its caller leaves or the caller's deadline passes.
 
-    So it is booked at what it costs, not at the most. Some providers stop when a connection ends, others write and bill
-    on, and thinking may not be streamed: only the usage at the end of the reply tells the bill.
+    So the actual cost is booked, not the highest. Some providers stop when a connection ends, others go on writing and
+    billing, and thinking may not be streamed: only the usage at the end of the reply tells the cost.
     """
 
     def __init__(self, spending: Spending, guard: Guard | Around, key: str | None, halt: Halt) -> None:
@@ -296,11 +296,11 @@ class FinishingGuard(SpendingGuard):
         return completion
 
     def stream(self, request: Request, deadline: Deadline) -> AsyncGenerator[_Event, None]:
-        """Answer a request in pieces."""
+        """Answer a request as a stream."""
         return self._awaited(request, deadline, super().stream)
 
     async def _awaited(self, request: Request, deadline: Deadline, call: _Call) -> AsyncGenerator[_Event, None]:
-        """Yield the events of a call, its completion once it is booked, for as long as the caller stays."""
+        """Yield the events of a call while the caller stays; the completion comes after the call is booked."""
         caller, came, unsettled = Requester(), asyncio.Queue[_Event | BaseException](_AHEAD), self._spending.unsettled
         events = call(request._replace(caller=caller), deadline)
         task, event = asyncio.create_task(self._pump(events, caller, came)), None
@@ -316,7 +316,7 @@ class FinishingGuard(SpendingGuard):
             raise ProviderTimeoutError(says, model=request.model, billed="maybe") from None
         finally:
             caller.gone = True
-            while not came.empty():  # so that none waits for room
+            while not came.empty():  # so that no event waits for room
                 came.get_nowait()
             if not task.done():
                 unsettled[self._key] += caller.held_nano_usd
@@ -353,7 +353,7 @@ def _unsettled(model: str, held_nano_usd: int, limit_nano_usd: int) -> BudgetExc
 def _over(
     refused: Refused, request: Request, most_nano_usd: int, ends: datetime | None, now_s: float
 ) -> BudgetExceededError:
-    """Return the error of a call that does not fit; it says when the account's period ends if the call fits then."""
+    """Return the error for a call that does not fit; it says when the account's period ends if the call fits then."""
     stands, per, name = refused.stands, scope(refused.account), refused.account.partition(" ")[0].partition(":")[2]
     cap = per + label(period(refused.account))
     until = "" if ends is None else f", whose {window_of(refused.account)} ends at {ends.isoformat(timespec='minutes')}"
