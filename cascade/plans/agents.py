@@ -1,7 +1,7 @@
 """Agents: a tool loop in place of a model, in any node that answers.
 
 The loop yields calls to the model, reads the replies, uses its tools, and returns the reply that the node reads. Each
-of its calls counts against the caps, is charged, traced and logged like any other, and `cascade collect` can resume
+of its calls counts against the caps and is charged, traced and logged like any other, and `cascade collect` can resume
 after it. Judging and deciding are left to the model itself.
 """
 

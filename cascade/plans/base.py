@@ -1,4 +1,4 @@
-"""How a model is used, and what the walk of a plan yields to the engine."""
+"""How a model is called, and what the walk of a plan yields to the engine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Walk: TypeAlias = Generator[Request | Step | Conclusion, Any, None]
 """Yields a `Request` and is sent its `Completion` (or has a `ProviderError` thrown in), yields an undecided `Step` and
 is resumed if the policy wants another step. It returns after its last step. A `Conclusion` is logged.
 
-Where a policy decides before each call (`Selection.calls`) a walk begins with `NOTHING_BOUGHT`, and is resumed with the
+If a policy decides before each call (`Selection.calls`), a walk begins with `NOTHING_BOUGHT` and is resumed with the
 number of the step to buy (`following`)."""
 NOTHING_BOUGHT = Step(0, (), {})
 """The step before the first decision: it has no call and is not logged."""
 
 
 def following(chosen: object, number: int, horizon: int) -> int:
-    """Return the number of the step that a policy buys next, above the horizon if there is none.
+    """Return the number of the step that a policy buys next; it is above the horizon if there is none.
 
-    `chosen` is the value that the walk was resumed with: without a number, the reference (the last) is bought. `number`
-    is that of the step before, 0 before the first.
+    `chosen` is the value with which the walk was resumed; if it is not the number of a later step, the last step is
+    bought, which is the reference. `number` is that of the previous step, 0 before the first.
 
     >>> following(3, 1, 4), following(None, 1, 4), following(None, 4, 4)
     (3, 4, 5)
@@ -41,7 +41,7 @@ def following(chosen: object, number: int, horizon: int) -> int:
 
 
 MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
-"""The longest reply to a question, and to a chat request, if neither the configuration nor the request sets it."""
+"""The most tokens of a reply to a question, and to a chat request, if neither configuration nor request sets it."""
 
 
 _OWN = ("temperature", "seed")
@@ -49,12 +49,12 @@ _OWN = ("temperature", "seed")
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """A model, its request settings, and its abilities: None if unknown.
+    """A model, its request settings, and its abilities (None if unknown).
 
     Args:
         context_tokens: the most tokens of prompt and reply together.
         images, tools: whether it takes images, and tools.
-        chat_max_tokens: the longest reply to a chat request that sets no limit itself.
+        chat_max_tokens: the most tokens of a reply to a chat request that sets no limit itself.
         decides: whether it is a decision model, which returns P(yes) of a statement and writes nothing.
     """
 
@@ -77,12 +77,12 @@ class ModelUse:
         question: Question,
         logprobs: int | None = None,
     ) -> Request:
-        """Return the call that asks it with these messages."""
+        """Return the request that sends it these messages."""
         most, heat = self.max_tokens, self.temperature
         return Request(self.name, messages, role, purpose, step, question, most, heat, logprobs, self.seed)
 
     def in_place_of(self, use: ModelUse, request: Request) -> Request:
-        """Return another model's call as this one's: with its own settings, but what the node sets itself stays."""
+        """Return a request made for another model, for this one: with its settings, except those that the node sets."""
         chat, own = request.chat, dict[str, Any](model=self.name)
         limit = "max_tokens" if chat is None else "chat_max_tokens"
         if request.max_tokens == getattr(use, limit) and (chat is None or chat.max_tokens is None):

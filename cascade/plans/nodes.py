@@ -2,8 +2,8 @@
 
 A ladder, two cheap opinions, self-consistency, rounds of base and guide, a panel of judges, verifiers and LLM-exit are
 lists of nodes (`plans.presets`). A policy decides after each step whether the next is worth its price. A step is one
-node, or a node with those that join it: the base's answer, and the guide's verdict on it. What a node brings depends on
-its parents alone, never on the policy: a log of all nodes gives the exact result of any policy.
+node, or a node with those that join it, such as the base's answer and the guide's verdict on it. A node's result
+depends only on its parents, never on the policy, so a log of all nodes gives the exact result of any policy.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PlanNode:
 
     @property
     def kind(self) -> NodeKind:
-        """What it is for."""
+        """The kind of node that its purpose names."""
         return KINDS[self.purpose]
 
 
@@ -73,12 +73,12 @@ class Plan:
     """A list of nodes, in the order in which they are bought; the last answer is the reference's.
 
     Args:
-        chat_nodes: the nodes for a chat request, if they are others.
+        chat_nodes: the nodes for a chat request, if they differ.
         logprobs: whether the log-probs of answers are requested even if the application did not ask for them, since
             policies read them.
         calls: whether a policy decides before each call which node is bought next.
-        agents: the agents that answer in the place of models, by the model's name. Their tools may block, so a walk
-            with agents has a thread of its own.
+        agents: the agents that answer in place of models, by the model's name. Their tools may block, so a walk with
+            agents has a thread of its own.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -100,12 +100,12 @@ class Plan:
 
     @cached_property
     def is_joint(self) -> bool:
-        """Whether a step has several nodes, as in rounds. Else the last is the reference's answer alone."""
+        """Whether a step has several nodes, as in rounds. If not, the last node is the reference's own answer."""
         return any(node.joins for node in self.nodes)
 
     @cached_property
     def step_names(self) -> tuple[str, ...]:
-        """The names of the nodes; none where a step has several."""
+        """The names of the nodes; none if a step has several."""
         return () if self.is_joint else tuple([self._named(node) for node in self.nodes])
 
     @property
@@ -120,7 +120,7 @@ class Plan:
         """Return the plan of some nodes, or of the reference alone.
 
         Raises:
-            UsageError: a node is left out that another one reads, or joins.
+            UsageError: a step does not exist, or a node is left out that another one reads or joins.
         """
         if selection.reference:
             use = reference_of(self.nodes).use
@@ -144,7 +144,7 @@ class Plan:
         """Walk one question.
 
         Raises:
-            UsageError: a node would have to read another model's message of a chat request.
+            UsageError: a node would have to read another model's message in a chat request.
         """
         if question.chat is not None and (node := unsuited_to_chat(self.chat_nodes or self.nodes)) is not None:
             raise UsageError(
@@ -171,13 +171,13 @@ def reference_of(nodes: Sequence[PlanNode]) -> PlanNode:
 
 
 def unsuited_to_chat(nodes: Sequence[PlanNode]) -> PlanNode | None:
-    """Return a node for which chat requests have no prompt, such as an answer that reads others; None if none."""
+    """Return a node for which chat requests have no prompt, such as an answer that reads others; None if all have."""
     return next((node for node in nodes if not node.kind.chat or (node.kind.reply == "answer" and node.parents)), None)
 
 
 @dataclass(slots=True)
 class _Purchase:
-    """What a node brought: its reply, the answer in it, and the verdict if it judges."""
+    """The result of a node: its reply, the answer in it, and the verdict if it judges."""
 
     bought: bool = False
     text: str = ""
@@ -188,7 +188,7 @@ class _Purchase:
 
 @dataclass(slots=True)
 class _StepDraft:
-    """A step while its nodes are bought; `results` are those of its nodes."""
+    """A step whose nodes are being bought; `results` are those of its nodes."""
 
     number: int
     results: list[_Purchase]
@@ -235,7 +235,7 @@ class _Walk:
             number = following(bought, number, most) if calls else number + 1
 
     def _buy(self, number: int, draft: _StepDraft) -> _Buying:
-        """Buy a node. A failure is raised where no other node can answer, else noted in the step."""
+        """Buy a node. A failure is raised if text was already shown or no other node can answer, else noted."""
         node = self.nodes[number - 1]
         try:
             ways = {"answer": self._answer, "direct": self._direct, "verdict": self._judge, "check": self._check}
@@ -247,14 +247,14 @@ class _Walk:
             draft.notes.append(f"{node.name} failed: {type(error).__name__}: {error}")
 
     def _needs(self, number: int, node: PlanNode, draft: _StepDraft) -> bool:
-        """Whether no answer is left if a node brings none."""
+        """Return whether no answer is left if a node gives none."""
         if node.kind.reply == "direct":
             return not draft.candidates
-        goes_on = self.is_joint and bool(node.parents)  # the same model failed that would have to answer again
+        goes_on = self.is_joint and bool(node.parents)  # the model that failed would have to answer again
         return node.kind.reply == "answer" and (goes_on or not self._answers()) and not self._is_followed(number)
 
     def _is_followed(self, number: int) -> bool:
-        """Whether a later node can answer without reading this one."""
+        """Return whether a later node can answer without reading this one."""
         return any(number not in node.parents for node in self.nodes[number:] if node.kind.reply in _BY_ITSELF)
 
     def _answers(self, model: str | None = None) -> list[str]:
@@ -289,7 +289,7 @@ class _Walk:
         self._take(number, draft, completion, reply.read(completion, request, last=last))
 
     def _request(self, use: ModelUse, node: PlanNode, draft: _StepDraft) -> Request:
-        """Return the call that asks a model for its answer: with the prompt, or a chat request unchanged."""
+        """Return the call that asks a model for its answer: the filled prompt, or the chat request unchanged."""
         chat, name, at, question = self.chat, node.name, draft.number, self.question
         if chat is None:
             messages, most = self.plan.prompts.answer.fill(question_text(question)), use.max_tokens
@@ -306,7 +306,7 @@ class _Walk:
         return completion
 
     def _take(self, number: int, draft: _StepDraft, completion: Completion, reading: reply.ParsedReply) -> None:
-        """Take an answer as a candidate, and compare it with the earlier ones."""
+        """Add an answer as a candidate, and compare it with the earlier ones."""
         node, result, candidate = self.nodes[number - 1], self.results[number - 1], reading.candidate
         earlier = self._answers()
         alike = self._answers(node.use.name) if node.kind.redraws else earlier
@@ -335,7 +335,7 @@ class _Walk:
                 draft.notes.append(f"marks or invisible characters in the reply of {node.name} are shown to no model")
 
     def _drawn(self, number: int) -> ModelUse:
-        """Return how the model of a node is asked: a later sample has another seed, if a seed is set."""
+        """Return how the model of a node is asked: each later sample has another seed, if a seed is set."""
         node = self.nodes[number - 1]
         if not node.kind.redraws or node.use.seed is None:
             return node.use
@@ -343,10 +343,10 @@ class _Walk:
         return replace(node.use, seed=node.use.seed + before)
 
     def _earlier(self, node: PlanNode) -> Iterator[Message]:
-        """Yield the earlier replies that a node reads, each with the judgement of it.
+        """Yield the earlier replies that a node reads, each with its judgement.
 
-        A small model repeats the word that it is told as its next answer: told "yes", it answers "yes". So it is told
-        the answer that a verifier favours, and not its yes or no.
+        A small model repeats a word that it is given as its next answer: given "yes", it answers "yes". So it is given
+        the answer that a verifier favours, not the verifier's yes or no.
         """
         for parent in node.parents:
             result = self.results[parent - 1]
@@ -366,7 +366,7 @@ class _Walk:
             yield from self.retold[parent, suggested]
 
     def _direct(self, _: int, node: PlanNode, draft: _StepDraft) -> _Buying:
-        """Let a model answer by itself as the last resort: for a failure, after a refused message, or at the end."""
+        """Let a model answer by itself as the last resort: after a failure or a refused message, or at the end."""
         first, *others = draft.results
         refused = self.chat is not None and any(other.verdict.says_yes is False for other in others)
         ends = draft.number == len(self.numbers) and not self._answers()
@@ -392,7 +392,7 @@ class _Walk:
     # --- verdicts ---
 
     def _judge(self, number: int, node: PlanNode, draft: _StepDraft) -> _Buying:
-        """Ask a model whether its parent's answer is right; a step of its own offers that answer again, now judged."""
+        """Ask a model whether its parent's answer is right; a step of its own offers it again, now judged."""
         judged, result = self.results[node.parents[0] - 1], self.results[number - 1]
         if node.joins and judged.candidate is None:
             return
@@ -442,7 +442,7 @@ class _Walk:
         draft.signals[node.kind.signal] = read_verdict((yield self._sent(node, draft, candidate)).text)
 
     def _sent(self, node: PlanNode, draft: _StepDraft, candidate: Candidate) -> Request:
-        """Return the call that sends a question and its output to a verifier as they are: what a digest is made of."""
+        """Return the call that sends a question and its output, unchanged, to a verifier; a digest is made of them."""
         message = {"content": candidate.text} if candidate.message is None else candidate.message
         chat, output = self.question.chat, sent_output(message)
         read = question_data(self.question) if chat is None else chat.canonical
@@ -469,7 +469,7 @@ class _Walk:
     def _word(
         self, node: PlanNode, draft: _StepDraft, about: str | None, read: Callable[[str], float | None]
     ) -> _Buying:
-        """Ask for a word about something, if it is there, with the prompt of the kind's name."""
+        """Ask for a one-word decision about something, if there is anything, with the prompt of the kind's name."""
         kind, value = node.kind, None
         draft.signals[kind.signal] = None
         if about is not None:

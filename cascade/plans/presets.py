@@ -1,7 +1,7 @@
-"""The plans that are built in, as settings that list nodes: ladder, rounds, LLM-exit, a list.
+"""The built-in plans, as settings that list nodes: ladder, rounds, LLM-exit, and a list of nodes.
 
-`docs/write-a-strategy.md` shows a kind of your own. A kind is built in, comes with an installed package, or is the
-user's own class, named as "module:Class".
+`docs/write-a-strategy.md` shows how to write your own kind. A kind is built in, comes with an installed package, or is
+the user's own class, named as "module:Class".
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Decider: TypeAlias = Literal["base", "guide"]
 
 
 def ladder(uses: Sequence[ModelUse], prompts: Prompts | None = None) -> Plan:
-    """Return the plan in which each model answers once, the cheapest first; a single model is that model alone."""
+    """Return the plan in which each model answers once, the cheapest first; a single model just answers."""
     return Plan(tuple([PlanNode(use.name, use) for use in uses]), prompts or load())
 
 
 class _Entries(dict[str, ModelUse]):
-    """A model for each entry under `models`, called by the entry's name."""
+    """A model for each entry under `models`, named after the entry."""
 
     def __missing__(self, entry: str) -> ModelUse:
         return ModelUse(entry)
@@ -62,7 +62,7 @@ class StrategyConfig(KindSection):
 
     @abstractmethod
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
-        """Return the nodes, with how each model is asked by its entry under `models`."""
+        """Return the nodes; `uses` says how each model is asked, by its entry under `models`."""
 
     def listed_for_chat(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:  # noqa: ARG002 - where they are the same
         """Return the nodes for a chat request; empty if they are the same."""
@@ -74,7 +74,7 @@ class StrategyConfig(KindSection):
 
     @property
     def has_parts(self) -> bool:
-        """Whether each step has one node, so that a policy can leave it out, or buy it next; not so in rounds."""
+        """Whether each step has one node, so that a policy can leave it out or buy it next; false for rounds."""
         return not any(node.joins for node in self._nodes)
 
     @property
@@ -86,7 +86,7 @@ class StrategyConfig(KindSection):
 
     @property
     def answering(self) -> frozenset[str]:
-        """The entries under `models` that do more than say whether an answer is right."""
+        """The entries under `models` that do more than judge whether an answer is right."""
         return frozenset(
             node.use.name for node in self._nodes if node.kind.corrects or node.kind.reply not in {"verdict", "check"}
         )
@@ -128,7 +128,7 @@ class StrategyConfig(KindSection):
 
     @property
     def own_files(self) -> Mapping[str, Path | None]:
-        """The user's own files that decide what it does, by their description; of a user's own kind, its module.
+        """The user's own files that decide what it does, by their description; for a user's own kind, its module.
 
         A certificate holds as long as they do not change.
         """
@@ -144,7 +144,7 @@ class StrategyConfig(KindSection):
             prompts: those in the folder `prompts`, else the shipped ones.
 
         Raises:
-            ConfigError: a model would be sampled at temperature 0, at which all samples are equal.
+            ConfigError: a model would be sampled at temperature 0, where all samples are equal.
         """
         nodes = tuple(self.listed(uses))
         fixed = [node.name for node in nodes if node.kind.redraws and not node.use.temperature]
@@ -154,14 +154,14 @@ class StrategyConfig(KindSection):
         return Plan(nodes, prompts, tuple(self.listed_for_chat(uses)))
 
     def role(self, entry: str, model: str) -> str:
-        """Return the name in a log of the model of an entry under `models`.
+        """Return the name that a log gives to the model of an entry under `models`.
 
-        It is the entry's name in rounds, else the model's own: the same model in another entry is the same.
+        It is the entry's name in rounds, else the model's own, so that a model is the same under another entry.
         """
         return model if self.has_parts else entry
 
     def described(self, roles: Sequence[str]) -> dict[str, Any]:
-        """Return what a certificate names, as JSON values: the settings, and the nodes where each is a step."""
+        """Return what a certificate records, as JSON values: the settings, and the nodes if each is a step."""
         if not self.has_parts:
             return self.model_dump(mode="json", exclude={"prompts"})
         own = dict(zip(self.entries, roles, strict=True))
@@ -179,7 +179,7 @@ class StrategyConfig(KindSection):
 
     @property
     def unfitted_policy(self) -> Mapping[str, Any] | None:
-        """The settings of the policy that serves if the configuration names none; None: none can."""
+        """The settings of the policy that serves if the configuration names none; None if none can."""
         return self.fitting_policy
 
     def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -188,14 +188,14 @@ class StrategyConfig(KindSection):
 
 
 VERIFIER = "verifier"
-"""The name in a log of a function that judges."""
+"""The name that a log gives to a function that judges."""
 _LISTED = [name for name, kind in KINDS.items() if kind.reply in {"answer", "verdict"}]
 
 
 class LadderConfig(StrategyConfig):
     """A list of models, cheapest first, named as under `models`; each answers once.
 
-    With a judge, each answer but the last model's is judged in a step of its own, before the next model is paid. That
+    With a judge, each answer but the last model's is judged in a step of its own, before the next model is asked. That
     step has the answer again as its candidate, and the verdict as its signal. So a policy decides twice: whether to
     have an answer judged, and whether to go on.
 
@@ -227,7 +227,7 @@ class LadderConfig(StrategyConfig):
 
     @property
     def unfitted_policy(self) -> Mapping[str, Any] | None:
-        """A threshold on log-probs, or on what a function says; a model's P(yes) has none before one is fitted."""
+        """A threshold on log-probs, or on a function's result; None for a model's P(yes), which needs a fitted one."""
         if self.judge is None:
             return self.fitting_policy
         return None if self._function is None else {"kind": "threshold", "signal": "gate", "threshold": -0.7}
@@ -307,7 +307,7 @@ class BaseGuideConfig(StrategyConfig):
 
 
 class ExitConfig(StrategyConfig):
-    """One model that answers and says whether to stop: a baseline that judges itself."""
+    """One model that answers and says whether to stop: a baseline in which a model judges itself."""
 
     kind: Literal["exit"]
     model: str = "guide"
@@ -345,7 +345,7 @@ class NodesConfig(StrategyConfig):
     def _can_be_bought(cls, value: tuple[NodeConfig, ...]) -> tuple[NodeConfig, ...]:
         problems = list(_problems(value))
         if problems:
-            raise ValueError("\n".join(problems))  # one problem a line: `config.problems` separates them again
+            raise ValueError("\n".join(problems))  # one problem per line: `config.problems` separates them again
         return value
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:

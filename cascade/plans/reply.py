@@ -1,8 +1,7 @@
 """Read a model's reply: split it into reasoning and answer, and decide whether the text can be an answer.
 
 The answer is returned whole. The shipped prompts ask for two parts, "Reasoning: …" and "Answer: …"; what follows
-"Answer:", over as many lines as it takes, is the answer. A reply in another form is the answer from its first character
-to its last.
+"Answer:", over as many lines as it takes, is the answer. A reply in any other form is as a whole the answer.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _SHOWN_CHARS = 100
 
 
 def split_reply(text: str) -> tuple[str, str]:
-    r"""Return (reasoning, answer) of a reply; only blanks, and marks around a single line, are cut off the answer.
+    r"""Return (reasoning, answer) of a reply; only blanks, and marks around a single line, are cut from the answer.
 
     If several lines begin with "Answer:", the last one counts, since a model may correct itself. Lines inside a fenced
     block do not count, nor do lines that answer a "Question:" inside the answer.
@@ -49,7 +48,7 @@ def split_reply(text: str) -> tuple[str, str]:
     >>> split_reply("Danube,\nthen the Rhine")
     ('', 'Danube,\nthen the Rhine')
     """
-    fence = _FENCED_FORM.match(text)  # around all of it
+    fence = _FENCED_FORM.match(text)  # around the whole reply
     text = text if fence is None else text[fence.end() :].rstrip().removesuffix(fence[1])
     line = _answer_line(text)
     if line is not None:
@@ -80,7 +79,7 @@ def _answer_line(text: str) -> re.Match[str] | None:
 
 
 def _fence_ends(text: str) -> list[int]:
-    """Return the positions of fences, in order: after an odd number of them a block is open."""
+    """Return the positions of fences, in order: after an odd number of them, a block is open."""
     if "```" not in text and "~~~" not in text:
         return []
     positions: list[int] = []
@@ -106,7 +105,7 @@ def tidy(answer: str) -> str:
 
 def _unmarked(line: str) -> str:
     """Return a line without asterisks and quotes at its ends, unless the quotes belong to the text inside."""
-    before = line.strip(_AT_ENDS)  # a line without any is done
+    before = line.strip(_AT_ENDS)  # without marks at the ends, nothing is left to do
     while line != before:
         before, line = line, line.strip(" \t*")
         for opening, closing in _QUOTES:
@@ -158,7 +157,7 @@ class AnswerText:
     r"""Streams the answer of a reply while it is written, and withholds the reasoning before it.
 
     A reply that does not begin with "Reasoning:" or "Answer:" is passed on from its first character. The answer that
-    is served in the end is the one of `split_reply`.
+    is served in the end is that of `split_reply`.
 
     >>> shown = AnswerText()
     >>> [shown.add(piece) for piece in ("Reason", "ing: It flows.\nAns", "wer: The Da", "nube")], shown.rest()
@@ -199,7 +198,7 @@ class AnswerText:
 
 
 def _may_become_head(text: str) -> bool:
-    """Whether the start of a reply can still become "Reasoning:" or "Answer:"."""
+    """Return whether the start of a reply can still become "Reasoning:" or "Answer:"."""
     letters = "".join([char for char in text.lower() if char.isalpha()])
     heads = ("reasoning", "answer", "finalanswer")
     return len(text) < _LONGEST_HEAD_CHARS and any(head.startswith(letters) for head in heads)
@@ -217,8 +216,8 @@ class ParsedReply(NamedTuple):
 def read(completion: Completion, request: Request, *, last: bool = False) -> ParsedReply:
     """Read a reply. `last`: no other model is left that could answer instead.
 
-    An answer that cannot be read is no candidate, even at the last step. A message with a fault is one, with a warning,
-    only if no other can be served.
+    An answer that cannot be read is no candidate, even at the last step. A message with a fault is a candidate, with a
+    warning, only if its text was already streamed or no other message can be served.
     """
     if request.chat is None:
         trace, answer = split_reply(completion.text)

@@ -1,8 +1,8 @@
 """How a model is asked about an answer, and how its verdict is read: P(yes), and its own answer after a no.
 
 With log-probs, P(yes) is the probability of "Yes" as the first token, renormalised over {Yes, No}. Without, it is the
-share of yes among samples. Prose, both words at once, or another language is no verdict (F42), and a missing verdict is
-never read as a yes. A yes with more text counts only if the text confirms or repeats the answer.
+smoothed share of yes among samples (`combine`). Prose, both words at once, or another language is no verdict (F42), and
+a missing verdict is never read as a yes. A yes with more text counts only if the text confirms or repeats the answer.
 
 Reference of LLM-exit: Lu et al., Runaway is ashamed, but helpful (2025); the prompts are our own.
 """
@@ -47,7 +47,7 @@ _CONTRADICTS_NO = re.compile(r"\byes\b", re.IGNORECASE)
 _NO_HEAD = re.compile(r"^\W*no\b[*_\"'`]{0,3}[ \t:;,.–—]*", re.IGNORECASE)
 _AT_ENDS = " \t\"'`*“”"
 _LONGEST_REMARK_CHARS = 500
-"""The most characters of a remark such as "that is wrong", which is not a correction."""
+"""The most characters of a remark such as "that is wrong", which does not count as a correction."""
 _SAYS_WRONG_FIRST = re.compile(
     r"^(?:(?:it|that|this|the (?:given |proposed )?answer)(?:'s| is)\s+)?"
     r"(?:not (?:correct|right)|incorrect|wrong)[.,;:!]\s*",
@@ -94,9 +94,9 @@ def read(completion: Completion, answer: str | None = None) -> Verdict:
 
 
 def without_alternatives(completion: Completion) -> bool:
-    """Whether the model gave no log-probs, or only those of the chosen tokens: P(yes) then needs samples.
+    """Return whether the model gave no log-probs, or only those of the chosen tokens: P(yes) then needs samples.
 
-    A value that is not a log-prob (F25) gives no verdict instead.
+    A value that is not a log-prob (F25) leads to no verdict instead.
     """
     return completion.tokens is None or all(token.logprob is not None and not token.top for token in completion.tokens)
 
@@ -110,9 +110,9 @@ def sensible(verdict: Verdict, answer: str) -> Verdict:
 
 
 def combine(completions: Sequence[Completion], answer: str | None = None) -> Verdict:
-    """Return the verdict of several samples: P(yes) = (yeses + ½) / (verdicts + 1), the commonest correction.
+    """Return the verdict of several samples: P(yes) = (yeses + ½) / (verdicts + 1), and the commonest correction.
 
-    With the half, a few equal samples do not give a probability of 0 or 1.
+    The ½ keeps a few equal samples from giving a probability of 0 or 1.
     """
     readings = [read_text(completion.text, answer) for completion in completions]
     verdicts = [says_yes for says_yes, _ in readings if says_yes is not None]
@@ -153,7 +153,7 @@ def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | 
 
 
 def explains(text: str, answer: str) -> bool:
-    r"""Whether a no to an answer of one line goes on after its correction, with lines that do not belong to it.
+    r"""Return whether a no to an answer of one line goes on after its correction, with lines that are no part of it.
 
     >>> explains("No, Vienna.\nIt lies on the Danube.", "Linz"), explains("No, Vienna.", "Linz")
     (True, False)
@@ -165,7 +165,7 @@ def explains(text: str, answer: str) -> bool:
 
 
 def _stays_yes(rest: str, answer: str | None) -> bool:
-    """Whether a yes is still a yes with the text after it: there is none, or it confirms or repeats the answer."""
+    """Return whether a yes stays a yes, given the text after it: none, or text that confirms or repeats the answer."""
     if answer is None:
         return not _CONTRADICTS_YES.search(rest)
     if not rest:
@@ -179,12 +179,12 @@ def _stays_yes(rest: str, answer: str | None) -> bool:
 
 
 def _holds(text: str, answer: str) -> bool:
-    """Whether a text contains an answer, compared word by word after normalisation."""
+    """Return whether a text contains an answer, compared word by word after normalisation."""
     return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
 
 
 def _corrects(text: str) -> bool:
-    """Whether a text is more than the remark that something is wrong."""
+    """Return whether a text is more than a remark that something is wrong."""
     if not any(map(str.isalnum, text)):
         return False
     return len(text) > _LONGEST_REMARK_CHARS or not _ONLY_SAYS_WRONG.match(text)
@@ -203,7 +203,7 @@ def _correction(rest: str, *, whole: bool) -> str | None:
 def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
     """Return (P(yes) over {Yes, No}, their mass) at the first token that is not blank; None if unknown.
 
-    −inf is p = 0; a verdict token whose own log-prob is not one is no verdict (F25).
+    −inf means p = 0; a verdict token whose own value is not a log-prob gives no verdict (F25).
     """
     for token in tokens[:_TOKENS_LOOKED_AT]:
         if not token.text.strip(" \t\r\n▁Ġ\"'`*"):
@@ -225,7 +225,7 @@ def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
 
 
 ALTERNATIVES = 20
-"""The log-probs asked for: the most that hosted APIs allow, enough to find Yes and No at any rank."""
+"""The number of log-probs requested: the most that hosted APIs allow, to find Yes and No even at low ranks."""
 _SAMPLE_TEMPERATURE = 1.0
 _EXITS = re.compile(r"\b(EXIT|CONTINUE)\b", re.IGNORECASE)
 _ACTION = re.compile(r"^\W*([123])(?![\d.,]*\d)")
@@ -235,7 +235,7 @@ _MARK = {"type": "left out", "text": "a part that is no text"}
 def ask_verdict(
     request: Request, samples: int, answer: str
 ) -> Generator[Request, Completion, tuple[Verdict, list[str]]]:
-    """Ask for a verdict on an answer, so often as `samples` where there are no log-probs; return it, with notes."""
+    """Ask for a verdict on an answer, `samples` times if there are no log-probs; return it with notes."""
     notes, role, chat = list[str](), request.role, request.question.chat
     replies = [(yield request)]
     if without_alternatives(replies[0]):
@@ -264,10 +264,10 @@ def ask_verdict(
 def judging_messages(
     prompts: Prompts, question: Question, judged: Candidate, trace: str, *, decides: bool
 ) -> tuple[Message, ...]:
-    """Return the prompt that asks about an answer that was reached by a trace; of a decision model its statement.
+    """Return the prompt that asks about an answer and the trace that led to it; for a decision model, its statement.
 
-    A decision model is sent the data without marks, since its data and its statement come apart, and the answer last:
-    what comes before it is the same for each answer, so that a cache knows it.
+    A decision model is sent the data without marks, since its data and its statement are separate, and the answer last:
+    what comes before is the same for each answer, so that a cache can hold it.
     """
     if decides:
         known = {"reasoning": trace} if trace else {}
@@ -281,7 +281,7 @@ def judging_messages(
 
 
 def example_verdicts(prompts: Prompts) -> list[tuple[Message, ...]]:
-    """Return what a decision model is asked about a fixed question, and about a fixed chat request with all fields."""
+    """Return what a decision model is asked about a fixed question and about a fixed chat request with all fields."""
     chat = ChatRequest(
         [{"role": "user", "content": "Question?"}],
         {"tools": [{"type": "function", "function": {"name": "find"}}], "response_format": {"type": "json_object"}},
@@ -294,7 +294,7 @@ def example_verdicts(prompts: Prompts) -> list[tuple[Message, ...]]:
 def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, Any]:
     """Return a chat request and the message that answers it as a judge reads them, as JSON values."""
     answer = {"content": candidate.text} if candidate.message is None else candidate.message
-    *before, reply = without_thinking([*chat.messages, answer])  # it is its writer's alone
+    *before, reply = without_thinking([*chat.messages, answer])  # thinking is for its writer only
     shown = {
         "tools": chat.options.get("tools"),
         "tool_choice": chat.options.get("tool_choice"),
@@ -333,7 +333,7 @@ def read_action(text: str) -> float | None:
 
 
 def decided_fields(question: Question, answer: Candidate | None, verdict: Verdict, correction: str) -> str:
-    """Return what a decider reads of a round, as data."""
+    """Return what a decider reads about a round, as data."""
     p_yes = verdict.p_yes
     return question_data(
         question,
