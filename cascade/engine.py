@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
-"""Reasons for the end of a walk other than the policy and the plan: no certificate covers it."""
+"""Reasons, other than the policy and the plan, for the end of a walk; no certificate covers such a walk."""
 
 _UNSENT = "was not sent to every model: one does not know it, or the configuration sets its own"
 
 
 class RunPlan(NamedTuple):
-    """What answers one question.
+    """How one question is answered.
 
     Attributes:
         strategy: plans the calls and makes steps of them.
@@ -59,9 +59,9 @@ class RunPlan(NamedTuple):
         audit: whether the steps after the decision to stop are run, too. They keep nothing and do not change the
             answer; they show what was missed.
         warnings: the first of the answer's warnings.
-        walk: its name in the traces if another strategy than the configured one runs.
+        walk: its name in the traces if a strategy other than the configured one runs.
         level: the level of the policy, if it has levels.
-        scope: the scope of the certificate; None: every walk that is not broken off.
+        scope: the scope of the certificate; None if it covers every walk that is not broken off.
     """
 
     strategy: Plan
@@ -82,12 +82,12 @@ class RunPlan(NamedTuple):
 
 
 class RunTerms(NamedTuple):
-    """What a configuration says of every question.
+    """The settings of a configuration that apply to every question.
 
     Attributes:
         prices: the prices of the strategy's models, None if unknown.
-        on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
-        fallbacks: by a model's name, itself and then those that are asked in turn while it is down.
+        on_exhausted: if the next call might exceed the cap, "refuse" raises, anything else returns the best so far.
+        fallbacks: by a model's name, the model itself and then those that are asked in turn while it is down.
         fields: the fields of an application's request that each model is sent; by default the standard ones.
     """
 
@@ -107,13 +107,13 @@ class _QuestionWalk:
     terms: RunTerms
     purse: Budget
     deadline: Deadline
-    may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
+    may_finish: bool  # if the budget is exhausted, the plan may still make a step of the calls it has paid for
     warnings: list[str]
     outside: list[str] = field(default_factory=list)  # why the certificate does not cover this question
     steps: list[Step] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)  # of the step in the making
+    calls: list[Call] = field(default_factory=list)  # of the step in progress
     exhausted: BudgetExceededError | None = None
-    late: ProviderTimeoutError | None = None  # the deadline is over
+    late: ProviderTimeoutError | None = None  # set once the deadline has passed
 
     def follow(self) -> Generator[Request | Step, Completion | None, str]:
         """Follow the plan until the policy or the plan ends it; return why it stopped."""
@@ -125,7 +125,7 @@ class _QuestionWalk:
             if scope is not None and step.number:
                 self.outside += scope.outside(step)
             if scope is not None and scope.insists and self.outside and not last:
-                # What a step outside the certificate's scope keeps is not promised: the last step answers.
+                # Nothing is promised about an answer kept outside the certificate's scope: the last step answers.
                 note = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
                 step = step._replace(notes=(*step.notes, note))
                 decision = decision._replace(keep=(), proceed=True)
@@ -171,7 +171,7 @@ class _QuestionWalk:
         return "budget" if of_budget else "deadline" if error is self.late else "provider error"
 
     def uncovered(self, stopped: str) -> list[str]:
-        """Return why no certificate covers the answer of a walk that ended so; empty if one can."""
+        """Return why no certificate covers the answer of a walk that stopped for this reason; empty if one can."""
         reasons = list(dict.fromkeys(self.outside))
         if stopped in BROKEN_OFF:
             reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
@@ -193,7 +193,7 @@ class _QuestionWalk:
         return step
 
     def _check(self) -> None:
-        """Raise the error that ends the walk even if the policy wants to go on, if there is one."""
+        """Raise the error, if there is one, that ends the walk even if the policy wants to go on."""
         if self.exhausted is not None:
             raise self.exhausted
         if self.late is not None:
@@ -217,7 +217,7 @@ class _QuestionWalk:
                 result = error
 
     def _reply(self, request: Request | Conclusion) -> Generator[Request, Completion | None, Completion]:
-        """Make a call or, if its model is down, that of its next fallback."""
+        """Make a call or, if its model is down, the same call to its next fallback."""
         if isinstance(request, Conclusion):
             self.calls.append(Call(*request, 0, 0, "no"))
             return request.completion
@@ -233,9 +233,9 @@ class _QuestionWalk:
         while True:
             try:
                 return (yield from self._call(attempt))
-            except BudgetExceededError as error:  # from the question's cap, or thrown in from a shared cap
+            except BudgetExceededError as error:  # from the question's cap, or thrown in for a shared cap
                 if not (self.may_finish and self.calls) or self.exhausted is not None:
-                    raise  # no paid call is left that the plan could make a step of
+                    raise  # there is no paid call of which the plan could make a step
                 self.exhausted = error
                 raise ProviderUnavailableError(f"not asked: {error}", model=request.model) from None
             except ProviderError as error:
@@ -297,7 +297,7 @@ def run(
     Args:
         question: the question.
         plan: what answers it.
-        terms: what the configuration says of every question.
+        terms: the settings that apply to every question.
         budget: what this question may cost; no limit by default.
         deadline: the time at which the best answer so far is returned, even if the policy wants to go on.
 
@@ -416,7 +416,7 @@ def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: b
     would break that nesting, and with it the guarantee (`design/path.md`).
 
     Args:
-        scores: one score a candidate, higher = include; +inf always, −inf only as the last resort.
+        scores: one score per candidate, higher = include; +inf always, −inf only as the last resort.
         next_score: the score of going on.
         kappa: the threshold.
         last: whether this is step T, where going on is impossible.
@@ -461,7 +461,7 @@ class _Kept(NamedTuple):
 
 
 def _by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[_Kept]]:
-    """Return the kept candidates of each distinct answer, the best answer first: by confidence, votes, the later step.
+    """Return the kept candidates of each distinct answer, the best answer first: by confidence, votes, the latest step.
 
     Every candidate counts if none was kept: the walk was broken off, or its last step gave no answer.
     """
@@ -483,7 +483,7 @@ def _by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[_Ke
 
 
 def _surest(group: Sequence[_Kept]) -> str:
-    """Return the text to serve for an answer: that of its surest candidate; of equal ones, the one kept first."""
+    """Return the text to serve for an answer: that of its surest candidate, among equals the one kept first."""
     surest = max(group, key=lambda candidate: candidate.confidence)
     return surest.step.candidates[surest.position].text
 

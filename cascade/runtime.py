@@ -41,18 +41,18 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: trac
 
 _Event = TypeVar("_Event")
 _STUCK_S = 60.0
-"""How long after its deadline a blocking caller waits for an answer and its trace, should the loop stand still."""
+"""How long after its deadline a blocking caller waits for an answer and its trace, in case the loop is stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One question that has begun.
+    """A question in progress.
 
     Attributes:
         runtime: makes its calls.
         walk: its decisions.
         plan: its run plan.
-        trace: its record; None: it has none.
+        trace: its record; None if it is not traced.
         deadline: when the best answer so far is returned.
         key: the name of the server's key whose budget counts.
     """
@@ -94,7 +94,7 @@ class Started:
                 yield await self.settle(event) if isinstance(event, Answer) else event
 
     async def settle(self, answer: Answer) -> Answer:
-        """Return the answer, after its commit if the traces wait for it. Raises as `TraceWriter.settle` does."""
+        """Return the answer, after its trace is committed if traces wait for that. Raises as `TraceWriter.settle`."""
         return answer if self.trace is None else await self.trace.settle(answer, self.deadline.remaining_s() + LATE_S)
 
     def complete(self, request: Request) -> Awaitable[Completion]:
@@ -107,7 +107,7 @@ class Started:
 
 
 class Runtime:
-    """What an `Orchestrator`, the gateway and the collector share. Threads and tasks may share it.
+    """The parts that `Orchestrator`, the gateway and the collector use alike. Threads and tasks may share it.
 
     Args:
         config: the configuration.
@@ -115,14 +115,14 @@ class Runtime:
 
     Attributes:
         config: the configuration, with the policy directory in service.
-        service: the policies in service, their certificates and the audits of these; None if nothing is promised.
-            `service.monitors.status` counts answers with and without one, `service.alarm` says which were withdrawn.
+        service: the policies in service, their certificates and audits; None if nothing is promised.
+            `service.monitors.status` counts certified and other answers, `service.alarm` says what was withdrawn.
         configured: the strategy as configured, of which a policy may take a part.
         guards: the guard of each model by its name in the configuration.
         fields: which fields of a request each model is sent.
-        traces: writes the traces; None: nothing does.
+        traces: the writer of traces; None if there is none.
         halt: the switch that stops all questions.
-        links: the ways to the stores that a request waits for, by name.
+        links: the links to the stores that a request waits for, by name.
         finishes: whether a call under shared caps goes on when its caller leaves, so that its cost is known.
     """
 
@@ -142,8 +142,8 @@ class Runtime:
         self.spending = self._caps()
         self.links = {} if self.spending is None or self.spending.link is None else {"budget": self.spending.link}
         self._closed = self.finishes = False
-        self._idle: Spending | None = None  # what was spent under an earlier configuration's caps, if there are none
-        self._passed_on = set[str]()  # what another runtime closes
+        self._idle: Spending | None = None  # the spending under an earlier configuration's caps, while there are none
+        self._passed_on = set[str]()  # the parts that another runtime closes
         self.halt = Halt()
         self.guards, self._own = build_guards(config, providers)
         self._spanned = self._with_spans()
@@ -199,11 +199,11 @@ class Runtime:
 
     @property
     def alarm(self) -> str | None:
-        """A sentence about the audits that withdrew a certificate; None without an alarm."""
+        """Why certificates were withdrawn, in words; None if none was."""
         return None if self.service is None else self.service.alarm
 
     def serves(self, level: str | None) -> CertifiedPolicy | None:
-        """Return the policy that serves at a level, by default at the default level; None if nothing is promised.
+        """Return the policy that serves at a level, or at the default one; None if nothing is promised.
 
         Raises:
             UsageError: there is no such level.
@@ -234,11 +234,11 @@ class Runtime:
 
         Args:
             question: as in `Orchestrator.ask`.
-            fields: other fields of a chat's body, as in `Orchestrator.chat`; of a question its `segment`.
+            fields: other fields of a chat's body, as in `Orchestrator.chat`; for a question, its `segment`.
             level: as in `Orchestrator.ask`.
-            deadline_s: as there.
+            deadline_s: as in `Orchestrator.ask`.
             model: the name of one of the configured models: only it is asked, and no policy decides.
-            only: run this plan, and none of the policy's.
+            only: run this plan instead of the policy's.
             trace_id: the id of the episode in the traces.
             traced: whether to write a trace.
             audit: whether to run it to the end for an audit that the caller counts.
@@ -256,7 +256,7 @@ class Runtime:
         plan = only or (self._plain if serving is None else serving.plan(parsed))
         followed = plan._replace(audit=plan.audit or audit, warnings=(*plan.warnings, *left_out(parsed)))
         walk = run(parsed, followed, self._terms, budget=Budget(self._cap), deadline=deadline)
-        if serving is not None and not audit:  # later audits are counted by the modes
+        if serving is not None and not audit:  # the caller's audits are counted by the modes
             walk = serving.counted(walk)
         trace = None
         if traced and self.traces is not None:
@@ -274,12 +274,12 @@ class Runtime:
     def reload_policy(self, directory: str | Path | None = None) -> None:
         """Serve with the current contents of the policy directory, or with another one, from the next question on.
 
-        The strategy is built again, with the prompts now on the disk, since a certificate covers only the prompts that
-        it was made with. A question in progress ends with the prompts and the certificate that it began with.
+        The strategy is built again, with the prompts now on disk, since a certificate covers only the prompts that it
+        was made with. A question in progress ends with the prompts and the certificate with which it began.
 
         Raises:
             ConfigError, NotCertifiedError: as when an orchestrator is made.
-            UsageError: no directory is known, or audits once raised an alarm about one of the certificates.
+            UsageError: no directory is known, or one of the certificates has already been withdrawn.
         """
         before = self.config.policy
         configured = before.path if isinstance(before, DirectoryConfig) else None
@@ -291,9 +291,9 @@ class Runtime:
         self._monitors = self.service.monitors
 
     def take_over(self, before: Runtime) -> None:
-        """Go on where the runtime of another configuration leaves off, on which questions under way still end.
+        """Continue from the runtime of an earlier configuration, on which questions in progress still end.
 
-        The results of audits with their alarms, what is spent and held, the traces' queue, and loaded models go on.
+        Audit results with their alarms, amounts spent and held, the queue of traces, and loaded models are kept.
         """
         if before._monitors is not None:
             self._monitors = before._monitors
@@ -314,7 +314,7 @@ class Runtime:
             self.traces = before.traces
 
     def spend_with(self, first: Runtime) -> None:
-        """Spend from the accounts of another runtime under the same caps, which books and closes them."""
+        """Spend from the accounts of another runtime with the same caps; that runtime books and closes them."""
         if self.spending is not None and first.spending is not None:
             self.spending.ledger.close()
             self.spending = replace(
@@ -324,25 +324,25 @@ class Runtime:
 
     @property
     def bookings(self) -> SqlLedger | None:
-        """What counts calls that were made without it; None without a ledger in a database of its own."""
+        """The database ledger, which counts calls made without it; None if this runtime has none of its own."""
         return None if self.spending is None or "money" in self._passed_on else self.spending.bookings
 
     @property
     def failing_stores(self) -> tuple[str, ...]:
-        """The stores that do not answer."""
+        """The stores that do not respond."""
         traces = () if self.traces is None or self.traces.problem is None else ("traces",)
         return (*(name for name, link in self.links.items() if link.problem is not None), *traces)
 
     @property
     def models_state(self) -> str:
-        """Return "degraded" if a model or a deployment is not asked for a while, "failing" if none is, else "ok"."""
+        """Return "degraded" if a model or deployment is not called for a while, "failing" if none is, else "ok"."""
         circuits = [circuit for name, guard in self.guards.items() for circuit in guard.circuits(name).values()]
         down = sum(circuit is not None and circuit.rests for circuit in circuits)
         return "ok" if not down else "failing" if down == len(circuits) else "degraded"
 
     @property
     def unrecorded(self) -> str | None:
-        """A sentence about what was lost since the beginning, or still waits; None if all is on record."""
+        """A sentence about records lost since the start or still waiting; None if everything is recorded."""
         counts, bookings = None if self.traces is None else self.traces.counts, self.bookings
         lost = 0 if counts is None else counts.lost + counts.waiting
         lost_nano_usd = 0 if bookings is None else bookings.lost_nano_usd
@@ -356,7 +356,7 @@ class Runtime:
             guard.shared = True
 
     def wrap(self, wrapping: Callable[[Guard | Around], Around]) -> None:
-        """From now on, make each call within what `wrapping` puts around a model's guard."""
+        """From now on, make each call through the wrapper that `wrapping` returns for a model's guard."""
         self._spanned = {name: wrapping(guard) for name, guard in self._spanned.items()}
 
     def balances(self) -> Mapping[str, tuple[int, Account]]:
@@ -380,8 +380,8 @@ class Runtime:
             await in_thread(self.traces.close)
 
     def guard(self, request: Request, key: str | None = None) -> Guard | Around:
-        """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
-        if self.halt.stopped:  # what cannot be cancelled ended just now
+        """Return the guard that makes a call for a key of the server: the model's, wrapped in spans and caps."""
+        if self.halt.stopped:  # reached by code that could not be cancelled
             raise ClosedError(SAYS)
         guard = self._spanned[request.model]
         return guard if self.spending is None else self.spending.over(guard, key, self.halt if self.finishes else None)
@@ -391,7 +391,7 @@ class Runtime:
         return Deadline() if limit_s is None else Deadline.after(limit_s)
 
 
-# --- what a caller asks ---
+# --- what callers pass ---
 
 
 def left_out(question: Question) -> list[str]:
@@ -409,11 +409,11 @@ Input: TypeAlias = str | Question | Chat
 
 
 def question_of(question: Input, fields: Mapping[str, Any]) -> Question:
-    """Return what a caller asks as a question.
+    """Return a caller's input as a question.
 
     Args:
         question: a question, messages in OpenAI's form, the body of a request, or a `ChatRequest`.
-        fields: other fields of the body; of a question its `segment`.
+        fields: other fields of the body; for a question, its `segment`.
 
     Raises:
         UsageError: it is empty, too long or none of these, or has a field that does not belong to it.

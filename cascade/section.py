@@ -34,7 +34,7 @@ class Section(BaseModel):
 
 
 def _is_number(annotation: Any) -> bool:
-    """Whether a setting is a number, and cannot be true or false."""
+    """Return whether a setting is a number and cannot be true or false."""
     kinds = {annotation, *get_args(annotation)} if isinstance(annotation, type) else set(get_args(annotation))
     bare = {get_args(kind)[0] if get_args(kind) else kind for kind in kinds}
     return bool(bare & {int, float}) and bool not in bare

@@ -4,12 +4,12 @@ It has three files. `policy.json` has the kind of the policy, its settings, and 
 `model.safetensors` its arrays, if it has any; `certificate.json` the promise, the certificates by name, and which
 requests fitted, chose and certified, as hashes. Each JSON file has the SHA-256 of the rest of it, `policy.json` also
 that of the arrays, and every certificate that of `policy.json`. So a changed file, or a file from another policy, is
-refused. Beside them `audits-ID.txt` has what audits of a certificate found, and `withdrawn-NAME.txt` says why one is
-withdrawn, by audits or by canaries.
+refused. Beside these files, `audits-ID.txt` holds the audits of a certificate, and `withdrawn-NAME.txt` says why one
+was withdrawn, by audits or by canaries.
 
 Nothing in a directory is ever run: a kind is a name in `ROOMS`, never an import path, and the numbers are plain arrays.
-Files are also refused if they have another format, as before 1.0, or more than 256 MiB, or contain a name twice, NaN,
-or a number too large for a float. One error lists every problem of all files.
+Files are also refused if they have another format, such as one before 1.0, or more than 256 MiB, or contain a duplicate
+name, NaN, or a number too large for a float. One error lists every problem of all files.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Requests:
 
 def hashed(ids: Iterable[str]) -> tuple[str, ...]:
     """Return the hashes of ids, sorted and without repetitions."""
-    text = np.unique(first_bits(ids), return_counts=True)[0].astype(">u8").tobytes().hex()  # sorts, faster than a set
+    text = np.unique(first_bits(ids), return_counts=True)[0].astype(">u8").tobytes().hex()  # sorting beats a set
     return tuple([text[at : at + 16] for at in range(0, len(text), 16)])
 
 
@@ -88,8 +88,8 @@ class PolicyDirectory:
     Attributes:
         plan: the nodes of the plan, of which the policy buys some (`Policy.nodes`).
         policy: the policy.
-        promise: what was asked for; None if nothing was.
-        certificates: by name: "" for all requests, or those of segments, or those of levels; empty: nothing is proven.
+        promise: the requested promise; None if none was requested.
+        certificates: by name: "" for all requests, or segments, or levels; empty if nothing is proven.
         requests: the requests that made and proved it.
     """
 
@@ -112,12 +112,12 @@ class PolicyDirectory:
 
     @property
     def default_level(self) -> str | None:
-        """The level that serves by default: the one with the risk that was asked for; None without levels."""
+        """The level that serves by default: the one with the promised risk; None without levels."""
         promised = None if self.promise is None else self.promise.risk
         return next((name for name, risk in self.levels.items() if risk == promised), None)
 
     def refuse_other_plan(self, log: Log) -> None:
-        """Raise UsageError if a log is of another plan."""
+        """Raise UsageError if a log comes from another plan."""
         nodes, plan = ([node.name for node in nodes] for nodes in (log.nodes, self.plan))
         if nodes != plan:
             raise UsageError(f"The policy is for {', '.join(plan)}, and {log.name} has {', '.join(nodes)}.")
@@ -193,7 +193,7 @@ class PolicyDirectory:
         )
 
     def _problems(self, policy_sha256: str) -> Iterator[str]:
-        """Yield the ways in which the parts do not fit together."""
+        """Yield the ways in which the parts are inconsistent."""
         if len({node.name for node in self.plan}) < len(self.plan):
             yield f"{POLICY_FILE}: plan: two nodes have the same name"
         steps = [node.step for node in self.plan]
@@ -273,7 +273,7 @@ def noted(problems: list[str], prefix: str) -> Iterator[None]:
 
 
 def document_of(file: Path, form: type[_Form]) -> _Form:
-    """Read a file in this form. Raises ConfigError and ValidationError, which `noted` collects."""
+    """Read a file of this form. Raises ConfigError and ValidationError, which `noted` collects."""
     document = json_of(file)
     version = document.get("format") if isinstance(document, dict) else None
     problem = "it is from a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
@@ -291,7 +291,7 @@ def _policy(written: _PolicyFile, folder: Path) -> Policy:
     if kind is None:
         problems.append(f"kind: there is no policy {written.kind!r}{did_you_mean(written.kind, ROOMS.names)}")
     _refuse(problems)
-    assert kind is not None  # noqa: S101 - else a problem
+    assert kind is not None  # noqa: S101 - refused above
     nodes = None if written.nodes is None else tuple([names.index(name) for name in written.nodes])
     policy = kind.read({**written.settings, "nodes": nodes}, _tensors(written.model_sha256, folder / MODEL_FILE))
     unchanged = policy.settings() == written.settings and policy.nodes == nodes
@@ -315,7 +315,7 @@ def _tensors(model_sha256: str | None, file: Path) -> Mapping[str, NDArray[Any]]
 def withdraw(folder: str | Path, name: str, reason: str) -> None:
     """Record why a certificate is withdrawn, for every process that reads the policy directory.
 
-    `name` is its id, or the hash of its requests, which withdraws all certificates of these. Raises OSError.
+    `name` is its id, or the hash of its requests, which withdraws all certificates on them. Raises OSError.
     """
     _mark(folder, name).write_text(reason, "utf-8")
 
@@ -332,15 +332,15 @@ def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str
 
 
 def record_audit(folder: str | Path, certificate: str, group: str, missed: bool) -> None:
-    """Put an audit of a group, a hash, on record for every process that reads a policy directory. Raises OSError."""
-    with _mark(folder, certificate, "audits").open("ab", buffering=0) as file:  # one write a line
+    """Record an audit of a group, a hash, for every process that reads a policy directory. Raises OSError."""
+    with _mark(folder, certificate, "audits").open("ab", buffering=0) as file:  # one write per line
         file.write(f"\n{group} {missed:d}\n".encode("ascii"))  # a killed process may have left half a line
 
 
 def audits_on_record(folder: str | Path, certificate: str, begin: int) -> tuple[list[tuple[str, bool]], int]:
-    """Return group and miss of each audit on record after so many bytes, and how many bytes there are by now.
+    """Return group and miss of each audit recorded after byte `begin`, and the byte up to which the record was read.
 
-    A line that a killed process has left half written is passed over. Raises OSError if it cannot be read.
+    A line that a killed process left half written is skipped. Raises OSError if the record cannot be read.
     """
     with suppress(FileNotFoundError), _mark(folder, certificate, "audits").open("rb") as file:
         file.seek(begin)
@@ -351,6 +351,6 @@ def audits_on_record(folder: str | Path, certificate: str, begin: int) -> tuple[
     return [], begin
 
 
-@lru_cache  # each request asks for the same few, and a path takes longer to make than to look for
+@lru_cache  # each request needs the same few, and making a path takes longer than checking whether it exists
 def _mark(folder: str | Path, name: str, what: str = "withdrawn") -> Path:
     return Path(folder) / f"{what}-{name}.txt"

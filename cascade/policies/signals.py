@@ -1,8 +1,8 @@
-"""Signals, the numbers that a policy reads from a step: the kinds of nodes that bring them, and what a reply says.
+"""Signals, the numbers that a policy reads from a step: the kinds of nodes that give them, and those of a reply.
 
 An unknown signal is None. `design/signals.md` lists them all with unit and range.
 
-In JSON, the tokens of the structure are always sure and hide doubt, so the value tokens are taken by themselves
+In JSON, the model is always sure of structural tokens, which hides doubt. So only the value tokens count
 (`value_tokens`): those that spell a string's letters, a number or a literal, but not a key, a brace or a comma.
 """
 
@@ -30,18 +30,18 @@ Reply: TypeAlias = Literal["answer", "direct", "verdict", "check", "decision"]
 
 
 class NodeKind(NamedTuple):
-    """What a node is for: all in which it differs from other kinds, but for how its call is made (`plans.nodes`).
+    """A kind of node: everything that distinguishes it, except how its call is made (`plans.nodes`).
 
     Attributes:
         call: the purpose of its calls in logs (`Request.purpose`), and the name of a decision's prompt.
-        reply: what it brings: an answer; "direct", one where a step lacks it; a verdict on one; a function's check of
-            one, which is free; a decision about what to do next.
-        signal: the number that it adds to those of answers, if there is one.
+        reply: what it gives: an answer; "direct": an answer if the step lacks one; a verdict on an answer; a function's
+            check of an answer, which is free; a decision about what to do next.
+        signal: the signal that it adds to those of answers, if there is one.
         share: what a verdict in a step of its own adds: the share of the answer's verdicts that said yes.
-        joined: what it adds instead where it belongs to the step of the answer; `also`: what it adds anywhere.
-        group: what tables call `signal` and `share`, if they say how good an answer is.
+        joined: what it adds instead if it joins the answer's step; `also`: what it adds in either case.
+        group: the name of `signal` and `share` in tables, if they say how good an answer is.
         reads: whether it may have parents; a verdict has one.
-        redraws: whether it draws its model's reply again, which needs a temperature.
+        redraws: whether it samples its model's reply again, which needs a temperature above 0.
         corrects: whether it gives its own answer after a no.
         chat: whether there is a prompt for chat requests.
     """
@@ -59,7 +59,7 @@ class NodeKind(NamedTuple):
     chat: bool = True
 
     def signals(self, *, joins: bool) -> frozenset[str]:
-        """Return what it adds to the signals of answers."""
+        """Return the signals that it adds to those of answers."""
         return frozenset({self.signal, *self.also, *(self.joined if joins else [self.share])} - {""})
 
 
@@ -82,7 +82,7 @@ KINDS: Mapping[str, NodeKind] = {
 
 
 def purposes_of(*replies: Reply) -> frozenset[str]:
-    """Return the purposes of the calls that have such replies."""
+    """Return the purposes of the calls whose replies are of these types."""
     return frozenset(kind.call for kind in KINDS.values() if kind.reply in replies)
 
 
@@ -94,16 +94,16 @@ def _trust(*replies: Reply) -> dict[str, frozenset[str]]:
 OF_JUDGES = _trust("verdict", "check")
 _SURE = OF_JUDGES | {"self-check": frozenset({"self_check"})} | _trust("answer")
 OF_TRUST = {"log-prob": frozenset(_LOGPROBS)} | _SURE
-"""The signals that say how good an answer is, by what brings them; the others come with every answer."""
+"""The signals that say how good an answer is, by their source."""
 PROBABILITIES = frozenset().union(*_SURE.values())
 OF_OFFERS = frozenset().union(*_trust("verdict", "answer").values())
-"""Those of a model's call that reads other calls, or of one of several calls to the same model."""
+"""The signals of a model's call that reads other calls, or of one of several calls to the same model."""
 LIVE = OF_ANSWERS.union(
     OF_MESSAGES, {"prompt_tokens"}, *(kind.signals(joins=joins) for kind in KINDS.values() for joins in (True, False))
 )
 """All signals that a strategy of the package gives."""
 _LONGEST = 2_000
-"""The most characters of an answer that count."""
+"""The most characters of a message that are counted."""
 _JSON = re.compile(
     r""""(?P<text>(?:[^"\\]|\\.)*)"?(?P<key>\s*:)?|(?P<open>[{[])|(?P<close>[]}])|(?P<literal>[\w+.-]+)(?P<name>\s*:)?""",
     re.DOTALL,
@@ -120,13 +120,13 @@ def not_live(names: Iterable[str]) -> list[str]:
 
 
 def about_live(names: Iterable[str]) -> str:
-    """Return a sentence about signals that are `not_live`, and about the live ones that say how good an answer is."""
+    """Return a sentence about signals that are `not_live`; it lists the live ones that say how good an answer is."""
     trust = ", ".join(sorted(frozenset().union(*OF_TRUST.values()) & LIVE))
     return f"no strategy of the package gives {', '.join(names)} live, as it gives {trust}"
 
 
 def logprob_signals(completion: Completion, answer: str) -> dict[str, float | None]:
-    """Return mean and minimum log-prob (nats per token) of the whole reply and of its answer part."""
+    """Return the token count, and mean and least log-prob (nats per token) of the whole reply and of its answer."""
     tokens = completion.tokens or ()
     numbers = (*mean_and_least(tokens), *mean_and_least(answer_tokens(tokens, answer)))
     length = float(completion.usage.output_tokens or 0) or None
@@ -161,7 +161,7 @@ def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]
 
 
 def message_signals(request: ChatRequest, completion: Completion) -> dict[str, float | None]:
-    """Return the signals of a message: log-probs of reply and values, characters, calls, arguments."""
+    """Return the signals of a message: log-probs of reply and values, characters, calls, faults, arguments."""
     from cascade.chat import calls_of  # only for chat requests
 
     tokens, calls = completion.tokens or (), calls_of(completion.message or {})
@@ -190,7 +190,7 @@ def _arguments(request: ChatRequest, calls: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Yield the values inside a JSON value as texts; 2.0 becomes "2"."""
+    """Yield the values inside a JSON value as casefolded texts; 2.0 becomes "2"."""
     if isinstance(value, Mapping | list):
         for entry in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(entry)
