@@ -5,8 +5,8 @@
     orchestrator = Orchestrator.from_config("cascade.yaml")
     answer = orchestrator.ask("Which river runs through Vienna?")
 
-What the command line does, a function does: `collect`, `compare`, `evaluate`, `prove`, `fit` and `verify` return
-objects that print as the command does.
+Commands are also functions: `collect`, `compare`, `evaluate`, `prove`, `fit` and `verify` return objects that print
+what the command prints.
 
     import cascade
 

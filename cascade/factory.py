@@ -58,7 +58,7 @@ def alone(config: CascadeConfig, templates: prompts.Prompts | None) -> Mapping[s
 
 
 def build_fallbacks(config: CascadeConfig) -> Mapping[str, tuple[ModelUse, ...]]:
-    """Return each model, by its name, with the models that are asked in turn while it is down behind it."""
+    """Return, by a model's name, that model followed by those that are asked in turn while it is down."""
     use = {name: _use(entry) for name, entry in config.models.items()}
     return {entry.id: tuple([use[at] for at in (name, *entry.fallbacks)]) for name, entry in config.models.items()}
 
@@ -79,7 +79,7 @@ _NO_THRESHOLD = (
 
 
 def build_policy(config: CascadeConfig) -> Live:
-    """Return the policy that a configuration describes; of a directory, the policy as it serves by default.
+    """Return the policy that a configuration describes; for a directory, its policy as it serves by default.
 
     Raises:
         ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy;
@@ -88,7 +88,7 @@ def build_policy(config: CascadeConfig) -> Live:
     from cascade.policies.live import Live
 
     if isinstance(config.policy, DirectoryConfig):
-        from cascade.policies.directory import PolicyDirectory  # with certificates, which a policy by hand has none of
+        from cascade.policies.directory import PolicyDirectory  # loads certificates, which other policies lack
 
         return serving_of(config, PolicyDirectory.read(config.policy.path))
     lacks_policy = "policy" not in config.model_fields_set
@@ -104,9 +104,9 @@ def build_policy(config: CascadeConfig) -> Live:
 
 
 def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | None = None) -> Live:
-    """Return the policy of a directory at its certified thresholds, of a level if it has levels.
+    """Return the policy of a directory at its certified thresholds, those of a level if it has levels.
 
-    A level at which nothing cheaper is proven asks the reference at once, where that keeps the promise.
+    A level at which nothing cheaper is proven asks the reference at once, if that keeps the promise.
 
     Raises:
         ConfigError: the configured strategy cannot serve it.

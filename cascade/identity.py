@@ -30,9 +30,9 @@ _STORABLE = re.compile(r"[!-~]{1,100}")
 
 
 def storable(name: str) -> str:
-    """Return a client's name for something in a form that any database takes as a key.
+    """Return a client's name for something in a form that any database accepts as a key.
 
-    One that is too long or has odd characters is hashed.
+    A name of other than 1 to 100 printable ASCII characters, without blanks, is hashed.
 
     >>> storable("ann"), storable("Ann Lee").startswith("sha256:")
     ('ann', True)
@@ -60,7 +60,7 @@ _BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_][^\W\d_])[,;:.?!]+(?=\s|$)")
 _AT_THE_END = " .?,;:"
 """The marks at the end of a text. An exclamation mark after a digit, one letter or a bracket is a factorial."""
 _LONGEST = 100_000
-"""The most characters of a text that is compared so: 30 ms. Longer ones are compared as they are."""
+"""The most characters of a text that is compared so, which takes 30 ms. Longer ones are compared as they are."""
 
 
 def plain(text: str) -> str:

@@ -82,12 +82,12 @@ class Orchestrator:
             question: the question, or what `chat` takes.
             level: the level to ask at, by its name ("low" is the cheapest), if the policy has levels.
             deadline_s: seconds after which the best answer so far is returned; overrides `timeouts.per_question_s`.
-            **fields: of a question its `segment` (a tenant, a task, a language), if the policy has a certificate for
-                each, which overrides the question's own; of a chat as in `chat`.
+            **fields: for a question, its `segment` (a tenant, a task, a language), if the policy has a certificate for
+                each; it overrides the question's own. For a chat, as in `chat`.
 
         Raises:
             ProviderError: every model that could have answered failed, or the deadline came before any answer.
-            BudgetExceededError: the cap would have been passed.
+            BudgetExceededError: the cap would have been exceeded.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
         return self.runtime.start(question, fields, level=level, deadline_s=deadline_s).wait()
@@ -139,17 +139,17 @@ class Orchestrator:
         raw: bool = False,
         **fields: Any,
     ) -> Iterator[TextDelta | Step | Answer]:
-        """Answer a question or a chat request; yield text as it is written, each finished step, and at last the answer.
+        """Answer a question or a chat request; yield text as it is written, each finished step, and finally the answer.
 
-        The text is that of the models' answers. It is a draft until the answer comes: a later model may be served in
-        its place.
+        The text is that of the models' answers. It is a draft until the answer comes: a later model's answer may be
+        served instead.
 
         Args:
             question: as in `ask` or in `chat`.
             level: as in `ask`.
             deadline_s: as in `ask`.
             raw: yield everything that the models write, also the reasoning before an answer, verdicts and decisions.
-            **fields: as in `chat`; of a question its `segment`.
+            **fields: as in `chat`; for a question, its `segment`.
         """
         started = self.runtime.start(question, fields, level=level, deadline_s=deadline_s)
         return iterate(started.drafts(raw=raw))
@@ -163,14 +163,14 @@ class Orchestrator:
         raw: bool = False,
         **fields: Any,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
-        """Do as `stream` without blocking the event loop."""
+        """Answer and yield as `stream` does, without blocking the event loop."""
         started = self.runtime.start(question, fields, level=level, deadline_s=deadline_s)
         async with aclosing(started.drafts(raw=raw)) as events:
             async for event in events:
                 yield event
 
     def many(self, questions: Iterable[Input], *, concurrency: int = 8, level: str | None = None) -> list[Answer]:
-        """Answer questions and chat requests, at most `concurrency` at a time, in their order, all at one level.
+        """Answer questions and chat requests at one level, at most `concurrency` at a time; return answers in order.
 
         Ctrl-C stops at once: running calls are cancelled and no other is made. Finished answers are in the traces.
 
@@ -183,7 +183,7 @@ class Orchestrator:
     async def amany(
         self, questions: Iterable[Input], *, concurrency: int = 32, level: str | None = None
     ) -> list[Answer]:
-        """Answer without blocking, at most `concurrency` at a time. Raises as `many` does."""
+        """Answer as `many` does, without blocking the event loop. Raises as `many` does."""
         self.runtime.serves(level)
         every = listed(questions, concurrency)
         results: list[Answer | Exception | None] = [None] * len(every)
@@ -193,7 +193,7 @@ class Orchestrator:
             for number, question in waiting:
                 try:
                     results[number] = await self.aask(question, level=level)
-                except Exception as error:  # noqa: BLE001 - a provider of one's own may raise any; other answers are paid
+                except Exception as error:  # noqa: BLE001 - a user's provider may raise any; other answers are paid for
                     results[number] = error
 
         loop = running_loop()
@@ -214,15 +214,15 @@ class Orchestrator:
         matcher: str = "exact",
         reference_right: bool | None = None,
     ) -> AuditOutcome:
-        """Record whether an answer was right, once for each answer whose truth becomes known.
+        """Record whether an answer was right. Call it once for each answer of which that becomes known.
 
         Monitors use audited answers, in the order of these calls. The alarm's level holds if neither whether nor when
-        a truth becomes known depends on whether the answer was right: judging wrong ones sooner raises false alarms. If
+        an outcome becomes known depends on the answer being right: judging wrong ones sooner raises false alarms. If
         that cannot be avoided, use `cascade evaluate --audits` on the log instead, which counts in the order of asking.
 
         Args:
-            answer: the returned answer, `audited` or not; any time later.
-            right: whether a text is right (None: unknown), or the accepted answers.
+            answer: the returned answer, `audited` or not, at any later time.
+            right: a function that returns whether a text is right (None if unknown), or the accepted answers.
             matcher: the rule by which an answer is one of the accepted ones.
             reference_right: whether the reference alone would have been right; a certificate on regret needs it, except
                 for a ladder, whose last model is the reference.
@@ -249,7 +249,7 @@ class Orchestrator:
         run(self.runtime.close())
 
     async def aclose(self) -> None:
-        """Do as `close` without blocking the event loop."""
+        """Close as `close` does, without blocking the event loop."""
         await self.runtime.close()
 
     def __enter__(self) -> Self:

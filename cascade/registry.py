@@ -1,4 +1,4 @@
-"""Find what a configuration names: a built-in, a plug-in of an installed package, or a class of one's own.
+"""Find what a configuration names: a built-in, a plug-in of an installed package, or the user's own class.
 
 There is a `Registry` for each sort of plug-in: strategies, policies, providers, matchers, promises, agents. It maps
 names to objects and imports an object when it is first used.
@@ -32,10 +32,10 @@ class Registry(Generic[T]):
     "module:attribute".
 
     Args:
-        sort: the noun for one of them in messages: "strategy".
+        sort: the noun for such a plug-in in messages: "strategy".
         group: the group of entry points in which packages register theirs: "cascade.strategies".
-        built_in: the import path "module:attribute" of each built-in one, by name.
-        lacks: returns, in words, what an object lacks to be one of them; None if it is valid.
+        built_in: the import path "module:attribute" of each built-in plug-in, by name.
+        lacks: returns, in words, why an object cannot be such a plug-in; None if it can.
         by_place: whether a name may be an import path.
     """
 
@@ -72,7 +72,7 @@ class Registry(Generic[T]):
         return checked
 
     def file(self, name: str) -> Path | None:
-        """Return the file that defines the object of a name, as `file_of`; None if there is none."""
+        """Return the file that defines the object of a name, as `file_of` does; None if there is none."""
         path = self._path(name)
         return None if path is None else file_of(path)
 
@@ -118,7 +118,7 @@ def imported(path: str) -> Any:
     """Return the object at "module:attribute". The module is imported, which runs it.
 
     Raises:
-        ValueError: the path has another form, or there is no such object. The message goes on where a name ends.
+        ValueError: the path has another form, or there is no such object. The message continues after the name.
 
     >>> imported("math:sqrt")(9.0)
     3.0
@@ -128,7 +128,7 @@ def imported(path: str) -> Any:
         raise ValueError('must be "module:attribute", such as my_module:MyClass')
     try:
         if module not in sys.modules:
-            from cascade.forks import no_fork  # what is loaded needs no lock
+            from cascade.forks import no_fork  # a loaded module needs no lock
 
             with no_fork():
                 import_module(module)
@@ -149,7 +149,7 @@ def imported(path: str) -> Any:
 
 @contextmanager
 def code_of(plugin: Any) -> Iterator[None]:
-    """Raise UsageError, with the class and the line, for what an object raises whose class is not cascade's own."""
+    """Turn what an object of a class outside cascade raises into a UsageError with the class and the line."""
     try:
         yield
     except CascadeError:
@@ -161,12 +161,12 @@ def code_of(plugin: Any) -> Iterator[None]:
 
 
 def of_ones_own(plugin: Any) -> bool:
-    """Whether the class of an object is not cascade's."""
+    """Return whether the class of an object is not cascade's."""
     return not type(plugin).__module__.startswith("cascade.")
 
 
 def raised_by(plugin: Any, error: Exception) -> str:
-    """Return the class of an object and that of what it raised, with the line: in the object's file, if one is."""
+    """Return the class of an object and of what it raised, with the line, if possible one in the object's file."""
     kind, frames = type(plugin), traceback.extract_tb(error.__traceback__)
     file = getattr(sys.modules.get(kind.__module__), "__file__", "") if of_ones_own(plugin) else ""
     last, name = [*frames, *(frame for frame in frames if frame.filename == file)][-1], type(error).__name__
@@ -174,7 +174,7 @@ def raised_by(plugin: Any, error: Exception) -> str:
 
 
 def file_of(path: str) -> Path | None:
-    """Return the file of the module at "module:attribute"; None where there is no such module or it has no file.
+    """Return the file of the module at "module:attribute"; None if there is no such module or it has no file.
 
     The module is not imported; the packages around it are.
 

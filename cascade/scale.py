@@ -1,7 +1,7 @@
-"""Call a function with many inputs here, in processes of this machine, or on the machines of a Ray cluster.
+"""Call a function with many inputs: here, in processes on this machine, or on the machines of a Ray cluster.
 
-It is pure, so wherever it runs, and however often, the results are the same, in the order of the inputs. What a worker
-or a machine had begun when it died is done again by another. Functions, inputs and results travel through memory.
+The function is pure, so the results are the same wherever and however often it runs; they come in the order of the
+inputs. What a worker or machine had begun when it died is done again by another. Data travels through memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 HERE = "here"
 _TRIES = 3
-"""How often in a row workers may die without a result: the task itself may be what kills them."""
+"""After workers died this often in a row without a result, no new ones start: the task itself may kill them."""
 _HEAD_S = 20.0
-"""How long the head node of Ray may be away. After 60 s Ray ends this process, without an error to catch."""
+"""How long Ray's head node may be unreachable. After 60 s Ray ends this process, without an error to catch."""
 
 
 def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = HERE) -> Generator[Output, None, None]:
     """Yield the result of each input, in order. The workers stop when the iterator is closed, as by Ctrl-C.
 
     Args:
-        task: a function of a module, or a `partial` of one: pure.
-        inputs: what it is called with.
-        on: here; processes, one for each core; ray, the cluster of RAY_ADDRESS or of this machine, or a new one on it.
-            Each machine has this version of cascade.
+        task: a pure function at the top level of a module, or a `partial` of one.
+        inputs: the arguments, one per call.
+        on: here; processes, one per core; ray, the cluster of RAY_ADDRESS or of this machine, or a new one on it.
+            Each machine must have this version of cascade.
 
     Raises:
         UsageError: there is no such place.
@@ -101,7 +101,7 @@ def _on_ray(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Ou
     starts, waiting = not ray.is_initialized(), list[Any]()
     try:
         if starts:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a new cluster would report its use to Ray's makers
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or a new cluster reports its usage to Ray's makers
             ray.init(log_to_driver=False)
         call, shared = ray.remote(_called), ray.put(task)
         waiting = [call.remote(__version__, shared, argument) for argument in inputs]
@@ -125,7 +125,7 @@ def _on_ray(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Ou
 
 
 class _Head:
-    """The head node of a Ray cluster: whether it takes connections."""
+    """The head node of a Ray cluster, and whether it accepts connections."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -133,7 +133,7 @@ class _Head:
         self._gone_s: float | None = None
 
     def check(self) -> None:
-        """Raise ConnectionError if it has been away for too long."""
+        """Raise ConnectionError if it has been unreachable for too long."""
         try:
             socket.create_connection(self._address, 1.0).close()
             self._gone_s = None

@@ -1,7 +1,7 @@
-"""A log as a table: requests in rows, the calls that a plan can buy (nodes) in columns. Everything learns from it.
+"""A log as a table: requests in rows, the calls that a plan can buy (nodes) in columns. All fits and studies read it.
 
-A node brings at most one answer, a cost and signals. The nodes of one step are bought together, and a policy decides
-after the last of them whether to go on. A ladder has one node a step; a round of base and guide has two.
+A node has at most one answer, a cost and signals. The nodes of one step are bought together, and a policy decides after
+the last of them whether to go on. A ladder has one node per step; a round of base and guide has two.
 
 Unknown is NaN in floats and −1 in whole numbers: never 0, never "wrong".
 """
@@ -180,12 +180,12 @@ class Log:
 
     @property
     def answers(self) -> Bools:
-        """Bool (n, T): whether the node brought an answer."""
+        """Bool (n, T): whether the node gave an answer."""
         return self.bought & (self.answer >= 0)
 
     @property
     def open_end(self) -> Bools:
-        """Bool (n, T): the nodes of the last step on record, where the record ends before the request does."""
+        """Bool (n, T): the nodes of the last recorded step, if the record ends before the request does."""
         last = np.where(self.bought, self.steps, -1).max(axis=1)
         return np.asarray(self.bought & (self.steps == last[:, None]) & ~self.complete[:, None], dtype=np.bool_)
 
@@ -207,10 +207,10 @@ class Log:
         return replace(self, **{name: _rows_of(getattr(self, name), chosen) for name in _OF_REQUESTS})
 
     def only(self, nodes: Sequence[int]) -> Log:
-        """Return the same requests as if there were no other nodes; numbers from 0, rising.
+        """Return the same requests as if there were only these nodes; they are numbers from 0, ascending.
 
-        Exact where no chosen node reads one that is left out. A record that lacks a chosen node ends before it. What
-        compares an answer with earlier ones is computed again.
+        Exact if no chosen node reads one that is left out. A record that lacks a chosen node ends before it. Agreement
+        with earlier answers is computed again.
         """
         columns = np.array(nodes, dtype=np.int64)
         if np.array_equal(columns, np.arange(self.width)) and self.bought.all():
@@ -220,13 +220,13 @@ class Log:
         return self._gathered(named, np.broadcast_to(columns, bought.shape), self.complete & bought.all(axis=1))
 
     def in_order(self, order: Ints) -> Log:
-        """Return the same requests with the nodes of each in an order of its own, every node a step.
+        """Return the same requests, the nodes of each in an order of its own, with every node as a step.
 
-        A record that lacks a node ends before it, complete only if it has no later one. `order`, int64 (n, T), has
-        every node once in each row.
+        A record ends before the first node that it lacks, and is complete only if it has no later one. `order`, int64
+        (n, T), has every node once in each row.
 
         Raises:
-            UsageError: it has not, or nodes of this log are bought together.
+            UsageError: `order` has not, or nodes of this log are bought together.
         """
         if order.shape != self.answer.shape or (np.sort(order, axis=1) != np.arange(self.width)).any():
             raise UsageError(f"An order of purchase has every node of {self.name} once in each row.")
@@ -238,7 +238,7 @@ class Log:
         return self._gathered(nodes, order, self.complete & ~cut.any(axis=1))
 
     def _gathered(self, nodes: tuple[Node, ...], columns: Ints, complete: Bools) -> Log:
-        """Return the requests with these columns, int64 (n, k), each up to the first that its record lacks."""
+        """Return the requests with these columns, int64 (n, k), each request up to the first that its record lacks."""
         bought = np.logical_and.accumulate(np.take_along_axis(self.bought, columns, axis=1), axis=1)
 
         def at(values: NDArray[Any], lacking: float) -> NDArray[Any]:
@@ -261,9 +261,9 @@ class Log:
         )
 
     def _agreement(self, answer: Ints) -> Floats:
-        """Return the share of earlier answers that equal each, float64 (n, k); NaN: none, or not to be told.
+        """Return, for each answer, the share of earlier ones that equal it, float64 (n, k); NaN: none, or unknown.
 
-        `answer` has the nodes in the order of purchase. Which nodes a step of several compares is its strategy's own.
+        `answer` has the nodes in the order of purchase. If a step has several nodes, all is NaN: its strategy decides.
         """
         answered, earlier = answer >= 0, np.tri(answer.shape[1], k=-1)
         equal = (answer[:, :, None] == answer[:, None, :]) & answered[:, None, :]
@@ -309,7 +309,7 @@ def _steps_of(nodes: tuple[Node, ...]) -> tuple[Ints, Bools]:
 
 
 def joined(logs: Sequence[Log], name: str) -> Log:
-    """Return the requests of several logs of the same nodes as one log. What only some have is unknown elsewhere.
+    """Return the requests of several logs of the same nodes as one log. Columns that a log lacks are unknown in it.
 
     Raises:
         UsageError: their nodes differ in number or step.
@@ -355,7 +355,7 @@ def _stacked(columns: Sequence[Any]) -> Any:
 
 
 def _filled(log: Log, logs: Sequence[Log]) -> Log:
-    """Return a log with every column that one of the others has, unknown where it lacks it."""
+    """Return a log with every column that one of the others has, filled with unknown values where it lacks one."""
     nan, zeros, every = np.full(log.n, np.nan), np.zeros(log.n, dtype=np.int64), np.ones(log.n, dtype=np.bool_)
     nothing = Baseline(~every, ~every, nan, zeros - 1, zeros, zeros)
     blank = np.full(log.answer.shape, np.nan)

@@ -43,14 +43,14 @@ def tracer() -> Tracer:
 def export(variable: Callable[[str], str | None]) -> bool:
     """Send the spans of this process by OTLP if OpenTelemetry's variables name an address; return whether they do.
 
-    Which traces are recorded is drawn by OTEL_TRACES_SAMPLER; a span in a recorded trace is recorded.
+    OTEL_TRACES_SAMPLER draws which traces are recorded; every span of a recorded trace is recorded.
 
     Args:
         variable: returns the value of a variable of the environment.
 
     Raises:
         MissingExtraError: without the extra `otel`.
-        ConfigError: the variables ask for another protocol than HTTP.
+        ConfigError: the variables name a protocol other than HTTP.
     """
     named = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or variable("OTEL_EXPORTER_OTLP_ENDPOINT")
     off = (variable("OTEL_SDK_DISABLED") or "").lower() == "true" or variable("OTEL_TRACES_EXPORTER") == "none"
@@ -70,7 +70,7 @@ def export(variable: Callable[[str], str | None]) -> bool:
         raise MissingExtraError("opentelemetry", "OTEL_EXPORTER_OTLP_ENDPOINT") from None
     resource = Resource({"service.name": "cascade"}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource)
-    provider.sampler = ParentBased(provider.sampler)  # the span of a request is told what was drawn (`request_span`)
+    provider.sampler = ParentBased(provider.sampler)  # `request_span` draws, and its parent carries the result
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return True
@@ -100,10 +100,10 @@ _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16}
 def request_span(
     tracer: Tracer | None, name: str, trace_id: str, caller: Traceparent | None, key: str | None
 ) -> Iterator[Span | None]:
-    """Make the span of a request in its caller's trace, and let calls carry it on; without a tracer, only the latter.
+    """Make the span of a request in its caller's trace, and pass the trace on to calls; without a tracer, only pass it.
 
-    Neither the caller's flag nor its choice of an id says whether the span is recorded: that is drawn for a number of
-    our own. `trace_id` would not do: samplers read its last 64 bits, and two of those are fixed in a UUID.
+    Neither the caller's flag nor its choice of an id decides whether the span is recorded: that is drawn with a random
+    number. `trace_id` would not do: samplers read its last 64 bits, and two of those are fixed in a UUID.
     """
     if tracer is None:
         trace_id = trace_id.replace("-", "") if caller is None else caller.trace_id

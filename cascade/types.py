@@ -4,8 +4,8 @@ A question is answered in a series of paid steps. A `Request` is one call to one
 reply, a `Call` the record of both with the cost. A `Step` has candidates, signals and the `Decision` made on them. An
 `Answer` is the result for the caller. Unknown is always None, never 0.
 
-The small values that are made many times a question are named tuples, the others frozen dataclasses: a frozen
-dataclass takes four times as long to make, a fifth of all the overhead of an ask (`benchmarks/overhead.py`).
+Small values that are created many times per question are named tuples, the others frozen dataclasses: a frozen
+dataclass takes four times as long to create, a fifth of a question's whole overhead (`benchmarks/overhead.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Role = Literal["system", "user", "assistant"]
 
 BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
-"""The names, in logs and answers, of the ways to answer with one model alone."""
+"""The names, in logs and answers, of the ways to answer with only one model."""
 
 
 class Message(NamedTuple):
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 NO_CERTIFICATE = "no certificate: "
 """The beginning of a warning that says why no certificate covers an answer."""
 SKIP = "skip"
-"""The purpose of a call that is not made; it is recorded as an empty reply at no cost."""
+"""The purpose of a call that is not made; it is recorded with an empty reply and no cost."""
 ACT = "act"
 """The purpose of a call that an agent makes on the way to its answer."""
 
@@ -71,7 +71,7 @@ class Question:
 
 @dataclass(slots=True)
 class Requester:
-    """The caller of a call that goes on without it: whether it has gone, and the nano-dollars held for the call."""
+    """The caller of a call that can outlive it: whether it has left, and the nano-dollars held for the call."""
 
     gone: bool = False
     held_nano_usd: int = 0
@@ -82,13 +82,12 @@ class Request(NamedTuple):
 
     `role` is the model's role in the strategy ("base", "guide", a rung of a ladder) and `purpose` the purpose of the
     call ("answer", "judge", "direct"). Neither is sent. `at_most_once` forbids repeating a call that may have been
-    billed, as under a hard cap. `top_logprobs` is how many alternatives per token are wanted;
-    None requests no log-probs. `sample` numbers repeated calls of the same prompt. With `chat`, the application's own
-    request is sent unchanged, and `messages` is empty. `instead_of` is the model that this one replaces because it is
-    down or too expensive for the rest of the budget. `without` names the fields that cascade would add but the model
-    refuses. `sends` are the fields that the operator sends with each call of the entry, with the vendor's name of the
-    model where `model` is the id of one entry of several. A call with a `caller` outlives the caller's deadline.
-    `deployment` names the one of the model's deployments that a try goes to.
+    billed, as under a hard cap. `top_logprobs` is the number of alternatives per token to request; None requests no
+    log-probs. `sample` numbers repeated calls of the same prompt. With `chat`, the application's own request is sent
+    unchanged, and `messages` is empty. `instead_of` is the model that this one replaces because it is down. `without`
+    names the fields that cascade would add but the model refuses. `sends` are the fields that the operator sends with
+    each call of the entry, including the vendor's name of the model if `model` is the id of one of several entries. A
+    call with a `caller` outlives the caller's deadline. `deployment` names the model's deployment to which a try goes.
     """
 
     model: str
@@ -117,12 +116,12 @@ class Request(NamedTuple):
 
     @property
     def site(self) -> str:
-        """The name of what is asked among a provider's endpoints: the model's, or "model at deployment"."""
+        """The name of the provider's endpoint that is called: the model's, or "model at deployment"."""
         return self.model if self.deployment is None else f"{self.model} at {self.deployment}"
 
 
 class Token(NamedTuple):
-    """One generated token with its natural log-probability and the alternatives at its place.
+    """One generated token with its natural log-probability and the alternatives at its position.
 
     `logprob` is ≤ 0, −inf for an impossible token, and None if the provider's value was not a log-probability.
     """
@@ -133,7 +132,7 @@ class Token(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """One of several runs that a vendor made for one call: its kind, its model (None: the one asked), its usage."""
+    """One of several runs that a vendor made for one call: its kind, its model (None: the requested one), its usage."""
 
     kind: str
     model: str | None
@@ -154,15 +153,14 @@ class Iteration(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """A checked answer of a provider.
+    """A provider's checked reply.
 
     `tokens` is None without log-probs. As reported by the provider, `model` is the model's name, `fingerprint` its
-    build, `tier` the service tier, and `details` the counts of its usage by kind,
-    `iterations` what each of several runs used. `maybe_billed` is the number of
-    earlier failed tries of the call that may still be charged.
-    For a chat request, `message` is the assistant's whole message, `text` the same as one text, and `faults` the
-    reasons why it should not be served. `shown`: a client already has its text, so it is served despite faults.
-    `deployment` names the one of the model's deployments that answered.
+    build, `tier` the service tier, `details` the counts of its usage by kind, and `iterations` the usage of each of
+    several runs. `maybe_billed` is the number of earlier failed tries of the call that may still be charged. For a chat
+    request, `message` is the assistant's whole message, `text` the same as one text, and `faults` the reasons why it
+    should not be served. `shown`: a client already has its text, so it is served despite faults. `deployment` names the
+    model's deployment that answered.
     """
 
     text: str
@@ -237,12 +235,12 @@ class Candidate(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A policy's decision at threshold kappa: which candidates are kept, and whether another step is paid.
+    """A policy's decision at threshold kappa: which candidates are kept, and whether another step is bought.
 
     `scores` are in the order of the candidates, and so are `confidences`, in [0, 1] or None for unknown, if the policy
-    has its own estimates, which then replace the candidates'. `buy` is the number of the step to buy next, for a
-    policy that decides before each call, and `buy_name` its name. `sure` is how sure the policy is that it need not go
-    on, and from where on it does not, as probabilities; None where its score is none. `Step.reason` says it in words.
+    has its own estimates, which then replace the candidates'. `buy` is the number of the step to buy next, for a policy
+    that decides before each call, and `buy_name` its name. `sure` is the probability that the policy need not go on,
+    and the one from which on it stops; None if its score is no probability. `Step.reason` puts the decision into words.
     """
 
     keep: tuple[int, ...]
@@ -260,8 +258,8 @@ class Step(NamedTuple):
     """One paid step: its candidates, named signals (None = unknown), calls, and decision.
 
     `final` marks a step after which none is possible; `audited` a step that was run after the decision to stop, for an
-    audit. `warnings` become warnings of the answer. `parents` are the numbers of the steps that its content depends on;
-    None for the step before.
+    audit. `warnings` become warnings of the answer. `parents` are the numbers of the steps on which its content
+    depends; None for the previous step.
     """
 
     number: int
@@ -281,7 +279,7 @@ class Step(NamedTuple):
         return total_nano_usd(call.cost_nano_usd for call in self.calls)
 
     def confidence(self, index: int) -> float | None:
-        """Return the probability that a candidate is right, by the policy or else the strategy; None if unknown."""
+        """Return the confidence in a candidate: the policy's, or else the strategy's; None if unknown."""
         judged = None if self.decision is None else self.decision.confidences
         return self.candidates[index].confidence if judged is None else judged[index]
 
@@ -303,7 +301,7 @@ class Step(NamedTuple):
 
 
 def _compared(decision: Decision) -> str:
-    """Return what a policy compared.
+    """Return the comparison behind a decision, in words.
 
     >>> _compared(Decision((), True, (), 0.236, 0.105, sure=(0.79, 0.9)))
     '79.0 % sure, below 90.0 %'
@@ -323,7 +321,7 @@ def _compared(decision: Decision) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of text as a model writes it, for `stream`. `model` is the model's name, if known."""
+    """A piece of text as a model writes it, yielded by `stream`. `model` is the model's name, if known."""
 
     text: str
     role: str
@@ -337,9 +335,8 @@ class Answer:
 
     `text` is the best single answer, None if no step gave one. `answers` holds every distinct answer kept, best
     first: the prediction set that a certificate covers. `stopped` is one of "policy" (the policy had enough),
-    "horizon" (the last step was reached), "budget", "deadline" (the time was over),
-    "provider error" (a later step).
-    `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited`: the
+    "horizon" (the last step was reached), "budget", "deadline" (time ran out), "provider error" (in a later step).
+    Calls made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited`: the
     question was drawn for an audit and run to the last step, or as far as providers and the cap allowed; these steps
     are in `steps` and in the cost. `level` is the level of the policy that served, if it has levels.
     """
@@ -376,7 +373,7 @@ class Answer:
 
     @property
     def uncovered(self) -> str | None:
-        """Why no certificate covers the answer, where the policy has one for other questions; None if one does.
+        """Why no certificate covers the answer; None if one does, or if nothing is promised.
 
         By default the guide answers such a question (`guarantee.uncovered`).
         """
@@ -392,7 +389,7 @@ class Answer:
     @property
     def tool_calls(self) -> tuple[Mapping[str, Any], ...]:
         """The tool calls of the message served."""
-        from cascade.chat import calls_of  # of a chat request alone
+        from cascade.chat import calls_of  # needed only for chat requests
 
         return () if self.message is None else calls_of(self.message)
 
@@ -424,7 +421,7 @@ class Answer:
             raise UsageError("Nothing was served, so there is no chat completion: see answer.explain().")
         candidate, call = served
         completion = call.completion
-        assert completion is not None  # noqa: S101 - `served` looks for a call that came back
+        assert completion is not None  # noqa: S101 - `served` returns only calls with a reply
         message = {"role": "assistant", "content": self.text} if candidate.message is None else dict(candidate.message)
         finish = "tool_calls" if message.get("tool_calls") else completion.finish_reason
         finish = finish if finish in _FINISH_REASONS else "stop"
@@ -458,7 +455,7 @@ class Answer:
 
     @property
     def cost_bound(self) -> Decimal | None:
-        """An upper bound on the cost in USD, with unknown usage estimated; None without a price."""
+        """An upper bound on the cost in USD, with an upper estimate of unknown usage; None without a price."""
         return usd_or_none(total_nano_usd(call.cost_bound_nano_usd for call in self.calls))
 
     @property
