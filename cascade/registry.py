@@ -85,7 +85,7 @@ class Registry(Generic[T]):
         paths = sorted({f"{point.module}:{point.attr}" for point in points})
         if len(paths) > 1:
             raise UsageError(
-                f"{len(paths)} packages bring a {self.sort} {name!r} ({', '.join(paths)}); uninstall all but one."
+                f"{len(paths)} packages provide a {self.sort} {name!r} ({', '.join(paths)}); uninstall all but one."
             )
         return paths[0] if paths else None
 

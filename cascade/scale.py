@@ -55,7 +55,7 @@ def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = H
     elif on == "ray":
         yield from _on_ray(task, list(inputs))
     else:
-        raise UsageError(f"There is no place {on!r} to work on; there are here, processes and ray.")
+        raise UsageError(f"There is no place {on!r} to run: choose here, processes or ray.")
 
 
 def _in_processes(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Output]:

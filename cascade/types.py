@@ -294,7 +294,7 @@ class Step(NamedTuple):
         sources = " and ".join(self.candidates[index].source for index in decision.keep)
         compared = f"{_compared(decision)}: " if self.candidates else ""  # without an answer no doubt decides
         if decision.proceed:
-            onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
+            onward = "went on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
             return f"{compared}{onward}" + (f", keeping {sources}" if sources else "")
         ending = compared if decision.next_score < decision.kappa else "the last step: "  # with an unknown doubt, too
         return ending + (f"served {sources}" if sources else "nothing to serve")

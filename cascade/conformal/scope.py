@@ -71,15 +71,13 @@ class Scope:
         """Return why the certificate does not cover a step, one sentence for each reason; empty if it does.
 
         >>> Scope().outside(Step(1, (), {}))
-        ('step 1 brought 0 answers, which no request of the log did',)
+        ('step 1 gave 0 answers, as no request of the log did',)
         """
         if failed := failures(step):
             return tuple(dict.fromkeys(failed))
         rule, reasons = self._rule(step.number, len(step.candidates)), [*dict.fromkeys(self._renamed(step))]
         if rule is None:
-            reasons.append(
-                f"step {step.number} brought {len(step.candidates)} answers, which no request of the log did"
-            )
+            reasons.append(f"step {step.number} gave {len(step.candidates)} answers, as no request of the log did")
         else:
             lacking = sorted(name for name in rule if not _is_known(step, name))
             reasons += [f"step {step.number} lacks the signal {name}, which all in the log had" for name in lacking]
@@ -185,8 +183,8 @@ _LONGEST_SHOWN = 60
 _NONE_HAS, _UNRECORDED = "and none of the log has", "which the log does not record"
 # The consequence if the form of a log's requests is unknown (`form_unsaid`).
 UNRECORDED = (
-    "the log does not record what was sent beside every question: the guide answers requests with a system message, a "
-    "limit, tools or the like that none on record has. If all of a table were sent alike, import it with --request"
+    "the log does not record what was sent with each question: the guide answers requests with a system message, a "
+    "limit, tools or the like that no recorded request has. If all rows were sent alike, import them with --request"
 )
 MOST_TEXTS = 50
 """A setting with more different texts than this varies with each request, such as stop words made from the request."""

@@ -74,7 +74,7 @@ def count(file: Path | None, requests: Iterable[str], fit: str, spends: Callable
         ConfigError: the file is not a file of attempts.
     """
     if file is None:
-        return Attempts(None, "the log is no file, in whose folder the attempts could be counted")
+        return Attempts(None, "the log is not a file, so no folder counts attempts")
     here = np.unique(first_bits(requests).byteswap(), return_counts=True)[0]  # sorts with counts: faster than hashing
     try:
         with file.open("a", encoding="utf-8") as out:
@@ -118,7 +118,7 @@ def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[M
         number += bool(shared.any())
     left = 1 - float(spent.max(initial=0.0))
     if left <= 0:
-        raise UsageError("All of δ is spent on a request of this log by earlier fits: fit on requests that are new.")
+        raise UsageError("Earlier fits have spent all of δ on a request of this log: fit on new requests.")
     return Attempts(number, share=FIRST if left == 1 else LATER * left)
 
 
@@ -132,7 +132,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
             numbers = {"number": int(attempt["number"]), **{name: float(attempt[name]) for name in ("share", "spent")}}
             attempts.append({"fit": str(attempt["fit"]), "requests": requests, **numbers})
         except (ValueError, KeyError, TypeError) as error:
-            problem = f"line {number} is no attempt ({error}): restore the file, or fit on requests that are new"
+            problem = f"line {number} is not an attempt ({error}): restore the file, or fit on new requests"
             raise ConfigError([problem], str(file)) from None
     return attempts
 

@@ -342,8 +342,8 @@ def _check_drawn(log: Log, promise: Promise) -> None:
     share, spread = float(log.drawn.mean()), math.sqrt(promise.rate * (1 - promise.rate) / log.n)
     if abs(share - promise.rate) > _FAR * spread:
         raise UsageError(
-            f"People were to judge {share:.3g} of the requests of {log.name}, and the promise counts with a rate of "
-            f"{promise.rate:g}: name the rate at which they were drawn."
+            f"A share of {share:.3g} of the requests of {log.name} was drawn for people to judge, but the promise "
+            f"assumes a rate of {promise.rate:g}: name the rate at which they were drawn."
         )
 
 
@@ -441,7 +441,7 @@ def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allo
     """
     policy = settings.policy if isinstance(settings.policy, Policy) else _built(log, learns, promise, settings, allowed)
     if hidden := log.hidden & {*policy.reads, getattr(policy, "tie", None)}:
-        raise UsageError(f"The policy reads {', '.join(hidden)}, which may show what {promise.kind} loses: forbidden.")
+        raise UsageError(f"The policy reads {', '.join(hidden)}, which may show what {promise.kind} loses.")
     policy.refuse_lacking(log)
     refuse_unlike_live(policy, log, settings.seed)
     return policy

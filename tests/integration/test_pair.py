@@ -129,7 +129,7 @@ def four_rounds(pair: Local) -> Answer:
 def test_four_rounds_say_why_they_stopped(four_rounds):
     assert [step.number for step in four_rounds.steps] == [1, 2, 3, 4]
     assert four_rounds.stopped == "horizon"
-    assert all("asked on" in step.reason for step in four_rounds.steps[:3])
+    assert all("went on" in step.reason for step in four_rounds.steps[:3])
     assert "last step" in four_rounds.steps[3].reason
     assert four_rounds.explain().endswith("stopped: horizon")
 

@@ -77,7 +77,7 @@ def test_what_cannot_be_called_is_no_factory():
 def test_two_packages_that_bring_one_name_are_refused_with_both(install):
     install("cascade.shapes", "half", "math:pi")
     install("cascade.shapes", "half", "math:e")
-    with pytest.raises(UsageError, match=r"2 packages bring a shape 'half' \(math:e, math:pi\); uninstall all but one"):
+    with pytest.raises(UsageError, match=r"2 packages provide a shape 'half' \(math:e, math:pi\); uninstall"):
         SHAPES.find("half")
 
 

@@ -83,7 +83,7 @@ def test_explain_says_each_step_its_notes_the_warnings_and_the_end():
     assert done.explain().splitlines() == [
         "step 1: base: 'Rhine', guide: 'Danube' -> doubt 0.1, below 0.3: served guide",
         "  note: odd",
-        "step 2: no usable answer -> asked on",
+        "step 2: no usable answer -> went on",
         "step 3: no usable answer -> not decided",
         "warning: careful",
         "stopped: horizon",
