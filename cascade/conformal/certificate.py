@@ -138,7 +138,7 @@ class Certificate:
         return certificate
 
     def expired(self, today: date) -> bool:
-        """Return whether the certificate has expired by a day."""
+        """Return whether the certificate has expired on this day."""
         return self.expires is not None and today.isoformat() > self.expires
 
     def shortfalls(self, target: Promise) -> list[str]:

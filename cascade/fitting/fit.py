@@ -308,7 +308,7 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
         settings: how to fit; see `FitSettings`.
         attempts: the file that counts how often these requests certified (`attempts.place_of`); None: unknown.
 
-    Guarantee: if the requests are i.i.d., every certificate keeps its promise with probability 1 − δ, counting all
+    Guarantee: if the requests are i.i.d., each certificate keeps its promise with probability 1 − δ, counting all
     attempts on these requests. A promise on average needs only exchangeable requests, and then holds on average.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A menu of exact tests that share δ: each pair of a ladder, the whole ladder, and a learned rule. The cheapest serves.
+"""A menu of exact tests that share δ: each pair of a ladder, the whole ladder, and a learned rule; the cheapest wins.
 
 Every member, its score and its level are fixed before an outcome is read, so that all certificates hold at once with
 probability 1 − δ, and any request may be used to choose among them. Losses are whole, so a test uses less than its

@@ -60,7 +60,7 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
 
 
 def differing(answer: Answer, horizon: int, comparator: str | None) -> Judge:
-    """Return a test whether a text equals the output of the reference, which answers in the last step."""
+    """Return a check that a text equals the output of the reference, which answers in the last step."""
     from cascade.episodes.reading import same
     from cascade.matching import default_for, get_matcher
 

@@ -55,7 +55,7 @@ class Spending:
         wait_s: how long a call waits for money held by others.
         call_s: the time limit of a call.
         keys: the names of the server's keys; only None if there are none.
-        most_unsettled: the nano-dollars that calls of one key may hold for callers that left before further calls wait.
+        most_unsettled: the limit, in nano-dollars, on holds for callers of one key that left; further calls wait.
         link: the link to a ledger in a database; None for one in memory.
         stand_in: a ledger of this process only, used while the database does not respond, so that each process exceeds
             a cap by at most the cap's size; None: no calls are made then.
