@@ -174,16 +174,12 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
             if missing := _missing_key(config, site, kind):
                 yield Finding(f"key of {name}{f' at {at}' if at else ''}", "problem", missing)
         if kind == "local":  # the file that the first question would load
-            yield _tried(f"file of {name}", partial(_file, entry.model))
+            yield _tried(f"file of {name}", partial(lambda model: ("ok", str(weights.find(model))), entry.model))
     ours = [entry for entry in config.models.values() if config.provider_of(entry) == "openai_http"]
     for model, endpoint in endpoints(config, "openai_http", ours).items():
         keyed = "with a key" if endpoint.api_key else "without a key"
         state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
         yield Finding(f"address of {model}", state, f"{endpoint.base_url}, {keyed}")
-
-
-def _file(model: str) -> tuple[str, str]:
-    return "ok", str(weights.find(model))
 
 
 def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> str | None:

@@ -16,22 +16,25 @@ from cascade.errors import UsageError
 from cascade.logs.duck import name_literal, text_literal
 from cascade.logs.own import NO_QUESTION, Tables, bits, converted, copy_rows, macro_of, sql_type, value_name, value_of
 from cascade.logs.presets import SIGNALS, ImportOptions, Preset
-from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS
+from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 OF_EPISODE = ("question", "gold", "group", "segment", "user", "context", "dataset", "split")
 """The columns with one value in all rows of an episode: that of the first call with a value."""
 _TEXTS = ("call_id", "trace", "parent", "question_id", "request", "settings", "tools", "system", "reply", "finish")
-_MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment"} | dict.fromkeys(
-    ("latency_s", "latency_ms"), "duration"
+_WRITES = dict.fromkeys(("written_input_tokens", "hour_input_tokens"), "whole")
+_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens", *_WRITES)
+_MACROS = (
+    _WRITES
+    | {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment"}
+    | dict.fromkeys(("latency_s", "latency_ms"), "duration")
 )
 """The macros that convert the texts of times and of targets other than cascade's columns."""
-_WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "log_prob": "log-prob"} | {
+_WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "log_prob": "log-prob", "whole": WHOLE} | {
     name: name for name in (NUMBER, "duration")
 }
 """By macro: the kind of value that it reads, which a note names if a text is none."""
 _CREATED = "created_at in seconds"
-_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
 
 
 def is_target(name: str) -> bool:
@@ -128,7 +131,7 @@ def _values(targets: Sequence[str]) -> dict[str, str]:
     """Return SQL for the columns of a call, from the texts of its targets."""
     of = {name: _value_of(name) for name in targets}
     signals = [name for name in targets if name.startswith(SIGNALS)]
-    values = {name: sql for name, sql in of.items() if name in {*_TEXTS, *COLUMNS}}
+    values = {name: sql for name, sql in of.items() if name in {*_TEXTS, *COLUMNS, *_WRITES}}
     values["cost_nano_usd"] = _first_of(*(of.get(name) for name in ("cost_nano_usd", "cost_usd")), kind="BIGINT")
     if "at" in of:
         values |= {"at_s": of["at"], "created_at": f"iso({of['at']})"}
@@ -237,7 +240,7 @@ _UNKNOWN = "'na', 'n/a', 'nan', 'null', 'none', '-', '?', 'unknown'"
 
 def _with_nulls(table: str, names: Collection[str]) -> str:
     """Return a query of a table with every column of a call; those that the table lacks are null."""
-    nulls = {name: f"NULL::{sql_type(name)}" for name in (*COLUMNS, *_TEXTS)} | {"at_s": "NULL::DOUBLE"}
+    nulls = {name: f"NULL::{sql_type(name)}" for name in (*COLUMNS, *_TEXTS, *_WRITES)} | {"at_s": "NULL::DOUBLE"}
     listed = [f"{sql} AS {name_literal(name)}" for name, sql in nulls.items() if name not in names]
     return f"SELECT {', '.join(['*', *listed])} FROM {table}"
 

@@ -106,7 +106,7 @@ def chat_columns(
         system: the system instructions, if they are not among the messages.
         reply: a completion, its choices, messages, a message, or a text.
         finish: why the reply ended, if the reply itself does not say so.
-        counts: input, output, cached and reasoning tokens.
+        counts: as for `usage_of`.
     """
     if request is None and reply is None:
         return None
@@ -137,9 +137,9 @@ def chat_columns(
 
 
 def usage_of(counts: Sequence[Any]) -> Usage:
-    """Return the usage for input, output, cached and reasoning tokens, which are given as texts."""
-    sent, output, cached, reasoning = (None if count is None else int(count) for count in counts)
-    return Usage(sent, output, cached, reasoning)
+    """Return the usage for input, output, cached, reasoning and written tokens, and the hour's part of the latter."""
+    *spent, written, hour = (None if count is None else int(count) for count in counts)
+    return Usage(*spent, written_input_tokens=written, hour_input_tokens=hour or 0)
 
 
 def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering: ChatRequest) -> dict[str, Any]:

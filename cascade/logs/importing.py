@@ -145,7 +145,7 @@ def _define(duck: Duck) -> None:
         listed = prices.price(model or "")
         return None if listed is None else listed.cost_nano_usd(chats.usage_of(counts))
 
-    duck.define("chat", chats.chat_columns, 11)
+    duck.define("chat", chats.chat_columns, 13)
     duck.define("message_in", chats.message_in, 1)
 
     def golds(gold: str | None, tools: str | None, kind: str | None) -> str | None:
@@ -153,7 +153,7 @@ def _define(duck: Duck) -> None:
         return json.dumps(answers, ensure_ascii=False) if answers else None
 
     duck.define("chat_gold", golds, 3)
-    duck.define("price", price, 5, "BIGINT")
+    duck.define("price", price, 7, "BIGINT")
 
 
 def _recognised(tables: Tables, options: ImportOptions) -> str:

@@ -418,13 +418,15 @@ def result(custom_id: str, model: str, city: str = "Graz") -> dict[str, Any]:
     return {"id": "r", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
+HAIKU = "claude-haiku-4-5"
 GOLDEN = {
     "openai": """{"custom_id": "a", "body": {"input": "Which river?"}}
     {"custom_id": "a", "response": {"body": {"model": "m", "output": [{"role": "assistant", "content": "Danube"}],
     "usage": {"input_tokens": 30, "input_tokens_details": {"cached_tokens": 10}, "output_tokens": 12}}}}""",
     "anthropic": """{"custom_id": "a", "params": {"messages": [{"role": "user", "content": "Which river?"}]}}
     {"custom_id": "a", "result": {"message": {"model": "m", "content": [{"type": "text", "text": "Danube"}],
-    "usage": {"input_tokens": 20, "cache_read_input_tokens": 10, "output_tokens": 12}}}}""",
+    "usage": {"input_tokens": 15, "cache_creation_input_tokens": 5, "cache_creation": {"ephemeral_1h_input_tokens": 2},
+    "cache_read_input_tokens": 10, "output_tokens": 12}}}}""",
     "gemini": """{"key": "a", "request": {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": "i"}},
     {"text": "Which river?"}]}], "generationConfig": {"temperature": 0}}}
     {"key": "a", "response": {"modelVersion": "m", "candidates": [{"content": {"parts": [{"text": "Danube"}]}}],
@@ -433,8 +435,8 @@ GOLDEN = {
     "langsmith": """{"run_type": "llm", "inputs": {"messages": [[{"kwargs": {"type": "human", "content": "Which river?"}}]]},
     "outputs": {"generations": [[{"text": "Danube", "generation_info": {"finish_reason": "stop"}}]]}, "prompt_tokens": 30,
     "prompt_token_details": {"cache_read": 10}, "completion_tokens": 12, "extra": {"metadata": {"ls_model_name": "m"}}}""",
-    "bedrock": """{"schemaType": "x", "modelId": "arn:x/m", "input": {"inputTokenCount": 20, "cacheReadInputTokenCount": 10,
-    "inputBodyJson": {"messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": "i"}}},
+    "bedrock": """{"schemaType": "x", "modelId": "arn:x/m", "input": {"inputTokenCount": 15, "cacheReadInputTokenCount": 10,
+    "cacheWriteInputTokenCount": 5, "inputBodyJson": {"messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": "i"}}},
     {"text": "Which river?"}]}], "inferenceConfig": {"temperature": 0}}}, "output": {"outputTokenCount": 12,
     "outputBodyJson": {"output": {"message": {"role": "assistant", "content": [{"text": "Danube"}]}}}}}""",
 }
@@ -442,14 +444,12 @@ GOLDEN = {
 
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_a_record_of_each_kind_is_read_with_its_image_and_settings(tmp_path, kind):
-    (row,) = rows_of(
-        lines(
-            tmp_path / "log.jsonl",
-            *[" ".join(text.split("\n")) for text in re.split(r"\n +(?=.\"(?:custom_id|key)\")", GOLDEN[kind])],
-        )
-    )
-    counts = ("input_tokens", "cached_input_tokens", "output_tokens")
-    assert picked([row], "question", "answer", "model", *counts) == [("Which river?", "Danube", "m", 30, 10, 12)]
+    texts = re.split(r"\n +(?=.\"(?:custom_id|key)\")", re.sub(r'(?<=["/])m"', f'{HAIKU}"', GOLDEN[kind]))
+    (row,) = rows_of(lines(tmp_path / "log.jsonl", *[" ".join(text.split("\n")) for text in texts]))
+    names = ("question", "answer", "model", "input_tokens", "cached_input_tokens", "output_tokens", "cost_nano_usd")
+    written = {"anthropic": (5, 2), "bedrock": (5, 0)}.get(kind, (0, 0))
+    cost = PriceTable.bundled().price(HAIKU).cost_nano_usd(Usage(30, 12, 10, None, False, *written))
+    assert picked([row], *names) == [("Which river?", "Danube", HAIKU, 30, 10, 12, cost)]
     sent = [text in str(row["context"]) for text in ("data:image/png;base64,i", '"temperature":0')]
     assert sent == ["image" in GOLDEN[kind]] * 2
 
