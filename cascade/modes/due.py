@@ -35,9 +35,9 @@ class NextLook(NamedTuple):
 
     def describe(self) -> str:
         """Describe the look in a sentence."""
-        lack = "" if self.is_ready else f", and about {self.wait} more conversations are needed at the rate of draws"
+        lack = "" if self.is_ready else f", so about {self.wait} more conversations have to be served"
         return (
-            f"look {self.look} takes {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
+            f"look {self.look} needs {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
             f"{self.counts.conversations} and {self.counts.fit}{lack}"
         )
 

@@ -40,7 +40,7 @@ share of these conversations on which a rule is learned, to be tried on the othe
 _HOW = (
     "The policy and its thresholds were chosen without these conversations.",
     "Whole conversations were drawn, and replayed as they are served: after a kept turn the guide answers the rest.",
-    "Conversations are independent, and so are requests without a name: bursts of one need a name (x-cascade-group).",
+    "Conversations are independent, and so are unnamed requests: related ones need a common name (x-cascade-group).",
 )
 
 

@@ -156,8 +156,8 @@ class CascadeState:
         """Return the state in which the certificate is withdrawn, since the monitor of its audits alarms."""
         assert self.in_force is not None  # noqa: S101 - the monitor is the certificate's
         why = (
-            f"audits found {monitor.misses} of {monitor.audits} requests served otherwise than the guide would answer, "
-            f"by the comparator {self.in_force.comparator}, and at most {self.in_force.risk:.0%} were promised: the "
+            f"in {monitor.misses} of {monitor.audits} audits the served answer differed from the guide's by the "
+            f"comparator {self.in_force.comparator}, and at most {self.in_force.risk:.0%} were promised: the "
             f"evidence is {monitor.e_value:.3g}, and {1 / monitor.level:.3g} raises the alarm"
         )
         return self.withdrawn(why, "audits", at, monitor=monitor)
@@ -199,7 +199,7 @@ class CascadeState:
         """Return the state after a server begins to observe a cascade; a different configuration begins an era."""
         if self.observes in (None, cascade_sha256):
             return replace(self, observes=cascade_sha256)
-        reason = "the configuration is another: requests that were observed before neither fit nor certify"
+        reason = "the configuration changed: requests that were observed before neither fit nor certify"
         return self.changed(self.mode, "serve", reason, at, era=self.era + 1, observes=cascade_sha256)
 
     def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
@@ -349,5 +349,5 @@ class Counts(NamedTuple):
         since, until = iso(self.since_s), iso(self.until_s)
         return (
             f"Drawn requests without an outcome yet: {self.pending:,}, the first of {since}. Conversations that began "
-            f"later wait for them. Those that a killed process left count as missing from {until} on."
+            f"later wait for them. Those left by a killed process count as missing from {until} on."
         )

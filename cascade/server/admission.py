@@ -152,7 +152,7 @@ class Admission:
         requests = self.bucket(key, "requests", limits.requests_per_minute)
         if requests is not None:
             if wait_s := requests.wait_s():
-                _refuse(f"This key sends more than {limits.requests_per_minute} requests a minute.", wait_s)
+                _refuse(f"This key sends more than {limits.requests_per_minute} requests per minute.", wait_s)
             requests.spend(1)
         return Visit(self, key, limits)
 
@@ -187,7 +187,7 @@ class Visit:
         admission, limits = self.admission, self.limits
         tokens = admission.bucket(self.key, "tokens", limits.tokens_per_minute)
         if tokens is not None and (wait_s := tokens.wait_s()):
-            _refuse(f"This key reads and writes more than {limits.tokens_per_minute} tokens a minute.", wait_s)
+            _refuse(f"This key reads and writes more than {limits.tokens_per_minute} tokens per minute.", wait_s)
         if limits.at_once is not None and admission.places.by_key[self.key] >= limits.at_once:
             _refuse(f"{limits.at_once} requests of this key are under way.")
         if not admission.places.take(self.key, 1, shares=admission.shares):
@@ -211,7 +211,7 @@ class Visit:
         """Refuse a model that the key may not name, whether it exists or not. Raises GatewayError (403)."""
         if self.limits.models is not None and name not in self.limits.models:
             listed = ", ".join(self.limits.models)
-            message = f"This key may ask for {listed} alone (limits.models)."
+            message = f"This key may request only {listed} (limits.models)."
             raise GatewayError(403, message, code="model_not_allowed", param="model")
 
     def end(self) -> None:
@@ -227,7 +227,7 @@ class Visit:
     def _full(self, share: Share, amount: int, what: str) -> NoReturn:
         if share.used + amount > share.total:
             raise GatewayError(503, f"{what[0].upper()}{what[1:]}.", code="overloaded", retry_after_s=1)
-        _refuse("This key has its share of what the server can do at once; the rest is for other keys.")
+        _refuse("This key is using its full share of the server's capacity; the rest is for other keys.")
 
 
 def _refuse(message: str, wait_s: float = 1.0) -> NoReturn:

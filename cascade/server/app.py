@@ -87,7 +87,7 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
     if (service := runtime.service) is not None:
         if service.covers_no_chat:
             logger.warning(
-                "policy: its certificates are of questions, and none covers a chat request: fit one of chats"
+                "policy: its certificates are for questions, and none covers a chat request; fit one on chats"
             )
         lapsed = [f"{certificate.id}: {reason}" for certificate, reasons in service.holding for reason in reasons]
         if lapsed:
@@ -146,7 +146,7 @@ def _of_modes(cascades: Sequence[Modes]) -> list[Route]:
         body = await read_object(request.receive, request.headers, exchange.visit, dict)
         chosen = [modes for modes in cascades if body.get("cascade") in (None, modes.cascade)]
         if len(chosen) != 1:
-            raise GatewayError(400, "cascade must be the name of one with modes.", param="cascade")
+            raise GatewayError(400, "cascade must name a cascade that has modes.", param="cascade")
         await chosen[0].change(body, exchange.key or "the admin page")
         return await show(request)
 
@@ -282,7 +282,7 @@ class Edge:
         shared = self._tools.text + family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used)
         shared += family("in_flight", "Requests under way.", admission.places.used)
         shared += family("newcomers", "Connections without an admitted request.", len(admission.newcomers))
-        shared += family("newcomers_closed_total", "Those closed for later ones.", admission.newcomers.closed)
+        shared += family("newcomers_closed_total", "Connections closed for newer ones.", admission.newcomers.closed)
         shared += "".join(budget.metrics() for budget in self._budgets)
         texts = await asyncio.gather(*(cascade.counted() for cascade in self.cascades))
         return shared + texts[0] if len(texts) == 1 else total([shared, *map(labelled, texts, self._by_name)])

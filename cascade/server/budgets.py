@@ -71,7 +71,7 @@ class Budgets:
         if not isinstance(account, str) or spending.caps.size(account, spending.now_s()) is None:
             raise GatewayError(400, "reset must name an account, as GET /v1/budgets lists them.", param="reset")
         await asyncio.to_thread(spending.ledger.reset, account, exchange.key or "")
-        logger.warning("budget: the key %r has set what is spent on %s to 0", exchange.key, account)
+        logger.warning("budget: the key %r has reset the spending of %s to 0", exchange.key, account)
         return await self._list(request)
 
     async def forever(self) -> None:
@@ -113,12 +113,12 @@ class Budgets:
             if (failure := await post(url, data, _POST_S)) is None:
                 return
             self._tools.webhook_failures["budget"] += 1
-            logger.error("budget: the webhook did not take an alert: %s", failure)
+            logger.error("budget: the webhook did not accept an alert: %s", failure)
 
     def metrics(self) -> str:
         """Return the amounts booked, and the counts of alerts, in Prometheus' text form."""
         booked, tools = {key or "": cost for key, cost in self._spending.booked.items()}, self._tools
-        text = family("budget_booked_usd_total", "Booked on accounts, by key, also without answers.", booked, "key")
+        text = family("budget_booked_usd_total", "Everything booked, by key, with failed calls.", booked, "key")
         labels = "account", "share"
         text += family("budget_alerts_total", "Accounts that reached a share of their cap.", tools.alerts, *labels)
         return text + family("webhook_failures_total", "Failed tries to post an alert.", tools.webhook_failures.total())

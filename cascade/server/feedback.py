@@ -75,7 +75,7 @@ class Feedback(BaseModel):
             name = str(problem["loc"][0])
             raise GatewayError(400, f"{name}: {problem['msg']}.", param=name) from None
         if feedback.right is None and feedback.score is None and feedback.better is None:
-            raise GatewayError(400, "Say right (true or false), score (0 to 1), or better (a model).", param="right")
+            raise GatewayError(400, "Give right (true or false), score (0 to 1), or better (a model).", param="right")
         return feedback
 
 

@@ -65,8 +65,8 @@ _TALLIES = {
     "faulty": ("faulty_messages_total", "Messages of a model that had a fault.", "model"),
     "replaced": ("replaced_calls_total", "Calls that another model answered.", "model"),
     "silent": ("missing_logprobs_total", "Replies without the log-probs asked for.", "model"),
-    "skipped": ("skipped_calls_total", "Calls not made, as the model had refused the conversation.", "model"),
-    "broken_off": ("broken_off_total", "Requests served before the policy had enough.", "by"),
+    "skipped": ("skipped_calls_total", "Calls not made because the model had refused the conversation.", "model"),
+    "broken_off": ("broken_off_total", "Requests that ended before their policy stopped.", "by"),
 }
 """Counts by name: for each field of a receipt with a name, or a tuple of names, the metric, its help and its label."""
 

@@ -91,16 +91,16 @@ def together(configs: Configs) -> list[CascadeConfig]:
             values = {field: getattr(ours, field) for field in type(ours).model_fields if field not in own}
             update[section] = theirs.model_copy(update=values)
             problems += [
-                f"{name}: {section}.{field}: {file} says it for all cascades of the server; leave it out"
+                f"{name}: {section}.{field}: {file} sets it for all cascades of the server; leave it out"
                 for field, value in values.items()
                 if field in theirs.model_fields_set and getattr(theirs, field) != value
             ]
         merged[name] = config.model_copy(update=update)
     problems += _mixed(merged)
     if several and first.budget.caps and first.ledger_url is None:
-        problems.append("budget.store: workers share caps in a store alone; name one, or server.workers: 1")
+        problems.append("budget.store: workers share caps only through a store; set one, or server.workers: 1")
     if several and any(config.audits and not config.modes for config in merged.values()):
-        problems.append("audits: one worker alone could count feedback on an answer; use modes, or server.workers: 1")
+        problems.append("audits: only one worker could count feedback on an answer; use modes, or server.workers: 1")
     if problems:
         raise ConfigError(problems)
     return [*merged.values()]
@@ -128,7 +128,7 @@ def refused(error: Exception, reloads: Counter[str]) -> None:
     """Log why a configuration that was read again is not used, and count it."""
     reloads["refused"] += 1
     why = str(error) if isinstance(error, CascadeError) else f"{type(error).__name__}: {error}"
-    logger.error("the configuration is not used, and the one before serves on: %s", redact(why))
+    logger.error("the new configuration is not used, and the earlier one stays in service: %s", redact(why))
 
 
 _FIXED = {
@@ -239,7 +239,7 @@ def run(
         else:
             serving = now
             instruments.reloads["done"] += 1
-            logger.warning("the configuration was read again, and serves")
+            logger.warning("the configuration was read again, and is in service")
         reloaded()
 
     # What is loaded by now stays until the end. Each full garbage collection would scan it again and delay every

@@ -79,7 +79,7 @@ class Responses(Dialect):
         self._spaced = {tool["function"]["name"]: named for tool, named in listed if named}
         functions = [tool for tool, _ in listed]
         if self._spaced and len({tool["function"]["name"] for tool in functions}) < len(functions):
-            raise GatewayError(400, "tools: two functions have one name, with its namespace.", param="tools")
+            raise GatewayError(400, "tools: two functions have the same full name.", param="tools")
         return functions
 
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:

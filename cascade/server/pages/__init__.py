@@ -128,7 +128,7 @@ class Pages:
         # A browser sends the origin in a header that no page can change. A client that is not a browser has no
         # credentials that another site could use.
         if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
-            raise GatewayError(403, "Another site asked for this.", code="cross_site")
+            raise GatewayError(403, "Another site sent this request.", code="cross_site")
         exchange = request.scope["exchange"]
         reviewer, pair, keys = await read_object(request.receive, request.headers, exchange.visit, _pressed)
         view = await self._view(request, exchange.key or reviewer, pair, keys)
@@ -154,7 +154,7 @@ def _pressed(body: Mapping[str, Any]) -> tuple[str, str, str]:
     name, pair, keys = (body.get(field) for field in ("reviewer", "pair", "keys"))
     reviewer = _name(name) if isinstance(name, str) else None
     if reviewer is None or not isinstance(pair, str):
-        raise GatewayError(400, "Say reviewer and pair.")
+        raise GatewayError(400, "reviewer and pair are required.")
     if not isinstance(keys, str) or not 0 < len(keys) <= _MOST_KEYS:
         raise GatewayError(400, f"keys must be 1 to {_MOST_KEYS} keys.", param="keys")
     if "q" in keys:
