@@ -111,8 +111,8 @@ class LoggedCalls:
             return _completion(row)
         failed = [entry for entry in replay_of(episode.head).get(FAILED) or () if entry[1] == request.role]
         if failed and refused_for_good(failed[0][2]):
-            return RefusedError(f"by the log, it failed with {failed[0][2]}", model=request.model)
-        return BadResponseError("the log has no row of this call", model=request.model)
+            return RefusedError(f"according to the log, it failed with {failed[0][2]}", model=request.model)
+        return BadResponseError("the log has no row for this call", model=request.model)
 
     def _row(self, episode_id: str, step: int, role: str, model: str, *call: Any) -> dict[str, Any] | None:
         walked = self._episodes[episode_id].walked

@@ -156,8 +156,8 @@ def reads_of(
     return reads
 
 
-_JUDGED = "A matcher judges them by the accepted answers that are logged (column gold): --matcher exact."
-_NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact judges, or say which are right (correct)."
+_JUDGED = "To judge them by the accepted answers in the log (column gold), add --matcher exact."
+_NO_GOLD = "Add the accepted answers (column gold) for --matcher exact, or say which are right (column correct)."
 
 
 class _CallTable:

@@ -18,7 +18,7 @@ _OTHERS = "an episode with a step that depends on other steps than in other epis
 _REASONS = (
     _FAILED,
     "a question that is answered twice in one step: give each run its own episode_id",
-    "an episode without a step, as where the guide answers alone",
+    "an episode without a step, such as when only the guide was asked",
     "an episode with a step missing in the middle",
     "an episode with a step that depends on itself or on a later step",
     "an episode with a step of several answers, one of them with a null candidate",

@@ -186,7 +186,7 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         if kind not in {TEXT, TEXTS}
     }
     if preset.list_price:
-        reason = "a cost of 0 though nothing says that the call was free: its tokens' list price, or else null"
+        reason = "a cost of 0 for a call that is not known to be free: read as its tokens' list price, or as null"
         faults[reason] = f"{'NOT free AND ' if preset.free else ''}{values['cost_nano_usd']} = 0"
     listed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in values.items())
     head = f"n, file, row{', free' if preset.free else ''}, {bits(faults.values())} AS faults"
@@ -221,11 +221,11 @@ def _only_verdicts(tables: Tables, texts: str, field: str | None, *, of_table: b
     )[0]
     what = "write true or false there, or name another field (--map correct=FIELD)."
     if grade is not None:
-        raise UsageError(f"{field or 'correct'} holds {grade}, of a scale where 1 may not mean right: {what}")
+        raise UsageError(f"{field or 'correct'} holds {grade}, on a scale where 1 may not mean right: {what}")
     if field and word is not None and read < 2:
         raise UsageError(
-            f"{field} holds {word}, which is not read, and no words for both right and wrong (yes/no, pass/fail, "
-            f"up/down, 1/0 and WAHR/FALSCH are): {what}"
+            f"{field} holds {word}, which is not understood, and lacks words for right, for wrong or both (such as "
+            f"yes/no, pass/fail, up/down, 1/0 or WAHR/FALSCH): {what}"
         )
     if not grades_between:
         return texts
@@ -326,7 +326,7 @@ def drop_copies(tables: Tables) -> None:
             "raw AS r ON r.call_id = a.above WHERE r.parent IS NOT NULL AND depth < 64) SELECT call_id, above "
             "FROM above_of"
         )
-        _drop(tables, "'a call inside of another with the same model, question and text: one call'", within)
+        _drop(tables, "'a call nested in another with the same model, question and text: counted once'", within)
 
 
 def _drop(tables: Tables, reason: str, condition: str) -> None:

@@ -242,7 +242,7 @@ def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) ->
     if body is None:
         return chosen
     if chosen.name != "table":
-        raise UsageError(f"--request is for tables: {chosen.name} says itself what was sent.")
+        raise UsageError(f"--request is only for tables: a log of the kind {chosen.name} records what was sent.")
     chats.check_sent(body)
     duck.define("sent", lambda question: chats.sent_with(body, question), 1)
     return replace(chosen, sql={"question": "sent(question)"}, chats=True)

@@ -221,8 +221,8 @@ def _rows_in(tables: Tables, source: Source) -> str:
     tables.note_faults([*faults], f"({rows} WHERE status IS NULL)", kinds_of_faults or 0)
     if foreign is not None:
         raise UsageError(
-            f"{source.location(foreign[0])} has the schema {foreign[1]}, and this version of cascade reads "
-            f"{SCHEMA_VERSION} alone."
+            f"{source.location(foreign[0])} has the schema {foreign[1]}, but this version of cascade reads only "
+            f"{SCHEMA_VERSION}."
         )
     filled = f"coalesce(episode_id, digest(question, context)) AS episode_id, {SCHEMA_VERSION} AS schema_version"
     return f"SELECT * REPLACE ({filled}) FROM ({rows}) WHERE status IS NULL"

@@ -158,7 +158,7 @@ def mapping(fields: Mapping[str, str] | None) -> Mapped:
     for target, path in (fields or {}).items():
         name, of = "episode_id" if target == "id" else ENDS.get(target, target), _TARGET.fullmatch(target)
         if name.endswith("cost_usd") and OF_CENTS.search(path):
-            raise UsageError(f"{path} holds hundredths by its name, and {name} is in USD: divide the column by 100.")
+            raise UsageError(f"By its name, {path} holds hundredths, but {name} is in USD: divide the column by 100.")
         if name in targets or _SIGNAL.fullmatch(name):
             columns[name] = path
         elif of is not None:

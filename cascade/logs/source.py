@@ -45,7 +45,7 @@ WHOLE_RECORD = "$"
 _REJECTED = {
     "MISSING COLUMNS": "fewer cells than the first line",
     "TOO MANY COLUMNS": "more cells than the first line",
-    "UNQUOTED VALUE": "a line after a quotation mark that is not closed, or with it",
+    "UNQUOTED VALUE": "an unclosed quotation mark, in this line or before it",
 }
 
 

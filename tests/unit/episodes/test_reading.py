@@ -300,7 +300,7 @@ def test_rows_become_columns(case):
     [
         ([row(correct=None)], UNJUDGED),
         ([row(step=2)], "an episode with a step missing in the middle"),
-        ([row(walk=GUIDE_ONLY, kept=True)], "an episode without a step, as where the guide answers alone"),
+        ([row(walk=GUIDE_ONLY, kept=True)], "an episode without a step, such as when only the guide was asked"),
         (
             [row(signals={"replay": {FAILED: [[1, "base", "Timeout"]]}})],
             "an episode in which the call of a model failed",
