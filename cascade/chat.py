@@ -178,7 +178,7 @@ class ChatRequest:
 _MOST_PROBLEMS = 20
 """The most problems that are listed: more usually have one cause, and a request may have a million of them."""
 _HALVED = (
-    "it holds half of a character (a lone surrogate, as \\ud83d), which cannot be sent: cut texts between characters"
+    "it holds half of a character (a lone surrogate, like \\ud83d), which cannot be sent: cut texts between characters"
 )
 
 

@@ -68,7 +68,7 @@ def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -
     if not calls and choice == "required" and request.tools:
         yield "no tool was called where one must be"  # F106
     for _, name in _named([fields_in(choice)]).keys() - _named(calls).keys():
-        yield f"the tool {name!r} was not called, and the request demands it"  # F106
+        yield f"the tool {name!r} was not called, and the request requires it"  # F106
 
 
 def _limits(request: ChatRequest) -> Mapping[str, Any]:

@@ -57,11 +57,11 @@ def checked_base(value: str) -> str:
     """Return a server's address; raise ValueError if it is not valid or is forbidden (F74)."""
     parts = urlsplit(value)
     if parts.port == 0:  # reading `port` also refuses invalid ports
-        raise ValueError("port 0 is no address")
+        raise ValueError("port 0 is not a valid port")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("an address starts with http:// or https:// and names a host")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError("an address holds no user, key or query; use api_key_env for a key")
+        raise ValueError("an address must not hold a user, key or query; use api_key_env for a key")
     base = value.rstrip("/").removesuffix(_CALLED)
     if base != value.rstrip("/"):
         raise ValueError(f"cascade adds {_CALLED} itself; write {base}")

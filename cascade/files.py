@@ -84,7 +84,7 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(digits: str) -> float:
     """Return a number; refuse NaN, which is not JSON, and numbers such as 1e999, which would become infinite."""
     if not math.isfinite(number := float(digits)):
-        raise ValueError(f"{digits} is no finite number")
+        raise ValueError(f"{digits} is not a finite number")
     return number
 
 

@@ -90,7 +90,7 @@ class CascadeConfig(Section):
         own = audits.model_dump(include={"fallback", "seed"} if self.modes else set(), exclude_none=True)
         problems = [
             *strategy_problems(self),
-            *(f"audits.{name}: modes draw by a secret, and then the guide serves; leave it out" for name in own),
+            *(f"audits.{name}: modes draw with a secret and fall back to the guide; leave it out" for name in own),
             *_model_problems(self),
             *_provider_problems(self),
             *_cap_problems(self),
@@ -162,7 +162,7 @@ class CascadeConfig(Section):
                 ["modes: drawn requests are kept in the traces, which are off; give them a store: traces"]
             )
         if self.traces is not None and self.traces.content == "none":
-            raise ConfigError(["modes: the answers of drawn requests are compared; keep them, by traces.content: full"])
+            raise ConfigError(["modes: the answers of drawn requests are compared; keep them, traces.content: full"])
         return url
 
     @property
@@ -219,7 +219,7 @@ def _model_problems(config: CascadeConfig) -> Iterable[str]:
         if entry.deployments:
             yield from (f"{path}.deployments{problem}" for problem in _deployment_problems(config, entry))
         if entry.decides is not None and (kind := config.provider_of(entry)) not in _SPEAK_DECISIONS:
-            yield f"{path}.dialect: the provider {kind} speaks no {entry.dialect}; use dialect: logprobs"
+            yield f"{path}.dialect: the provider {kind} does not support {entry.decides}; use dialect: logprobs"
 
 
 _SPEAK_DECISIONS = frozenset({"openai_http", "litellm", "replay", "fake"})
@@ -227,7 +227,7 @@ _SPEAK_DECISIONS = frozenset({"openai_http", "litellm", "replay", "fake"})
 
 def _deployment_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[str]:
     if config.provider_of(entry) == "local":
-        yield ": a local model runs in this process alone; leave them out"
+        yield ": a local model runs only in this process; leave them out"
     names, price = dict[Any, str | None](), _listed(entry, entry.model)
     for name, site in entry.sites.items():
         target, listed = (site.api_base, site.api_key_env, site.model), _listed(entry, site.model)
@@ -248,11 +248,11 @@ def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[st
         if name not in config.models:
             yield f"there is no {shown_name(name)} under models{did_you_mean(name, config.models)}"
         elif config.models[name].id == entry.id:
-            yield f"{entry.model} cannot answer in its own place"
+            yield f"{entry.model} cannot be its own fallback"
         elif entry.fallbacks.count(name) > 1:
             yield f"{name} is named more than once"
         elif (config.models[name].decides is None) != (entry.decides is None):
-            yield f"{name} and {entry.model} are not both decision models"
+            yield f"{name} and {entry.model} must both be decision models, or neither"
 
 
 def _cap_problems(config: CascadeConfig) -> Iterable[str]:

@@ -195,7 +195,7 @@ class ModelConfig(Section):
     def _sent(self) -> Self:
         """Refuse settings that would not be sent."""
         if self.kind == "chat" and self.dialect is not None:
-            raise ValueError("dialect is of a decision model; add kind: decision, or leave it out")
+            raise ValueError("only a decision model has a dialect; add kind: decision, or leave it out")
         if self.decides is not None:
             unsent = [
                 name
@@ -203,7 +203,7 @@ class ModelConfig(Section):
                 if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True)
             ]
             if unsent:
-                raise ValueError(f"a decision model is sent a statement and data alone; leave out {', '.join(unsent)}")
+                raise ValueError(f"a decision model is sent only a statement and data; leave out {', '.join(unsent)}")
         return self
 
     @property
@@ -301,15 +301,15 @@ class CapConfig(Section):
 def _cap_problems(caps: tuple[CapConfig, ...]) -> Iterable[str]:
     sizes = {(cap.per, cap.window, cap.name): cap.usd for cap in caps}
     if len(sizes) < len(caps):
-        yield "two of them are for the same; leave one out"
+        yield "two of them cap the same requests; leave one out"
     for cap in caps:
         general = sizes.get((cap.per, cap.window, None))
         if cap.name is not None and cap.per == "all":
-            yield f"{shown_name(cap.name)}: what is it? Add per: key, user, segment or model"
+            yield f"{shown_name(cap.name)}: a cap with a name needs per: key, user, segment or model"
         if cap.name is not None and cap.per in OF_CLIENTS and general is not None and cap.usd > general:
             yield (
-                f"{shown_name(cap.name)}: a client may call itself so, and would have more than the {general:g} of the "
-                f"others; give it less, or the others no cap per {cap.per} but one per key"
+                f"{shown_name(cap.name)}: any client may send this name, and would get more than the {general:g} of "
+                f"the others; lower its cap, or cap the others per key instead of per {cap.per}"
             )
 
 
@@ -450,7 +450,7 @@ class ServerConfig(Section):
     def _distinct(cls, value: tuple[ServerKeyConfig, ...]) -> tuple[ServerKeyConfig, ...]:
         distinct(tuple([key.name for key in value]))
         if len({key.sha256 for key in value}) < len(value):
-            raise ValueError("two names have one sha256, and requests would count for one of them alone; leave one out")
+            raise ValueError("two keys have the same sha256, and requests would count for only one; leave one out")
         return value
 
 

@@ -60,7 +60,7 @@ class Assembler:
     def _add_choice(self, choice: Mapping[str, Any]) -> str:
         if self._finish is not None and choice.get("delta"):
             if any(choice["delta"].get(name) for name in choice["delta"].keys() - {"role"}):
-                self.notes.append("the stream went on after its end, which is left out")
+                self.notes.append("the stream went on after its end; the rest was left out")
             choice = {**choice, "delta": {}, "logprobs": None}
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and (self._finish is None or self._finish.lower() in ENDINGS):
@@ -79,7 +79,7 @@ class Assembler:
         if not text:
             return ""
         if self._length > MAX_TEXT_CHARS:
-            self.notes.append(f"the stream went on after {MAX_TEXT_CHARS} characters, which is left out")
+            self.notes.append(f"the stream went on after {MAX_TEXT_CHARS} characters; the rest was left out")
             return ""
         self._texts.append(text)
         self._length += len(text)
@@ -134,7 +134,7 @@ class Assembler:
         if self._finish is None:
             raise self.interrupted("no finish reason came.")
         if self._half:
-            self.notes.append("the first half of a character, with which the stream ended, is left out")
+            self.notes.append("the stream ended with half of a character, which was left out")
         message: dict[str, Any] = {"role": "assistant", "content": self.text or (None if self._calls else "")}
         message |= self._more
         if isinstance(blocks := message.get("thinking_blocks"), list):

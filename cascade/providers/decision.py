@@ -125,14 +125,14 @@ def _chosen(p_yes: float) -> dict[str, Any]:
 def check_success(reply: Payload) -> None:
     """Refuse an envelope that reports something other than success."""
     if reply.get("success", True) is not True:
-        raise ValueError("it does not say success")
+        raise ValueError("it does not report success")
 
 
 def check_model(whole: Payload, request: Request) -> None:
     """Refuse a reply from another model, whose P(yes) has another scale."""
     echo = whole.get("model")
     if echo is not None and not (isinstance(echo, str) and same_model(request.wire_model, echo)):
-        raise ValueError(f"{str(echo)[:100]!r} answered in the place of {request.wire_model}")
+        raise ValueError(f"{str(echo)[:100]!r} answered instead of {request.wire_model}")
 
 
 def only_answer(answers: object, dialect: str) -> Mapping[str, Any]:
@@ -144,7 +144,7 @@ def only_answer(answers: object, dialect: str) -> Mapping[str, Any]:
     else:
         named = list(fields_of(answers).items())
     if len(named) != 1:
-        raise ValueError(f"it has {len(named)} answers, and one question was asked")
+        raise ValueError(f"it has {len(named)} answers to one question")
     if named[0][0] != NAME:
         raise ValueError("its answer has another name than the question")
     return fields_of(named[0][1])
@@ -153,7 +153,7 @@ def only_answer(answers: object, dialect: str) -> Mapping[str, Any]:
 def typed(answer: Mapping[str, Any], dialect: str) -> Mapping[str, Any]:
     """Return an answer, which must have the question's type."""
     if answer.get("type") != DIALECTS[dialect].type:
-        raise ValueError("its answer is of another type than the question")
+        raise ValueError("its answer has another type than the question")
     return answer
 
 

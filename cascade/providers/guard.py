@@ -85,7 +85,7 @@ class _Tries:
         """Return how much time is left. Raises ProviderTimeoutError if none is."""
         remaining = self.deadline.at_s - now_s
         if remaining <= 0:
-            says = f"{self.request.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s."
+            says = f"{self.request.model} did not finish in time. Raise timeouts.per_call_s or timeouts.per_question_s."
             raise ProviderTimeoutError(says, model=self.request.model, billed=billed)
         return remaining
 
@@ -167,7 +167,7 @@ class Guard:
             raise error
         if isinstance(error, TimeoutError):
             advice = "Raise timeouts.per_call_s, first_token_s or idle_s."
-            raise ProviderTimeoutError(f"{request.model} was silent too long. {advice}", **about) from None
+            raise ProviderTimeoutError(f"{request.model} was silent for too long. {advice}", **about) from None
         if (task := asyncio.current_task()) is not None and task.cancelling():  # it turned that into an error
             raise asyncio.CancelledError from None
         failed = f"{request.model} failed: {raised_by(self.provider, error)}"

@@ -201,7 +201,7 @@ class LiteLLM:
         if call is None:
             version = importlib.metadata.version("litellm")
             says = (
-                f"litellm {version} asks no decision models: take 1.110 or newer, or set api_base for {request.model}."
+                f"litellm {version} calls no decision models: use 1.110 or newer, or set api_base for {request.model}."
             )
             raise BadRequestError(says, model=request.model)
         body = decision.body(request, dialect, self._name(request))
@@ -326,7 +326,7 @@ def _refuse_fetching(model: str, chat: ChatRequest) -> None:
     provider = provider_of(model) if "/" in model else "openai"
     passed_on = provider in _PASSED_ON.union(load_litellm().openai_compatible_providers)
     if not passed_on or any(part.keys() - {"type", "image_url"} for part in named):
-        raise UsageError(f"{model} is sent no such URL: send the image or file itself, as a data: URL.")
+        raise UsageError(f"{model} cannot be sent this URL: send the image or file itself, as a data: URL.")
 
 
 def _naming_address(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -372,7 +372,7 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
     name, text = type(error).__name__, str(error)
     status = getattr(error, "status_code", None)
     if isinstance(error, TimeoutError) or ("Timeout" in name and status != 504):
-        return ProviderTimeoutError(f"{model} was not done in time ({name}).", model=model)
+        return ProviderTimeoutError(f"{model} did not finish in time ({name}).", model=model)
     if "MidStream" in name:
         return StreamInterruptedError(f"the stream of {model} broke ({name}).", model=model)
     if _NO_KEY.search(text):

@@ -145,7 +145,7 @@ class Exchange(aiohttp.Payload):
     def _refuse_coding(self, response: aiohttp.ClientResponse) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
         if response.status == 200 and coding not in {"", "identity"}:
-            raise self._bad(f"the reply has the content encoding {coding[:60]!r}, which was not asked for")
+            raise self._bad(f"the reply has the content encoding {coding[:60]!r}, which was not requested")
 
     def _whole(self, response: aiohttp.ClientResponse, text: bytes) -> Payload:
         whole, dialect = self._parsed(text) if _is_json(response) else None, self.endpoint.dialect
@@ -172,7 +172,7 @@ class Exchange(aiohttp.Payload):
         return chunks
 
     def _refused(self, response: aiohttp.ClientResponse, text: bytes) -> ProviderError:
-        path = f" at {_server(self.url)}{urlsplit(self.url).path}; api_base mostly ends in /v1"
+        path = f" at {_server(self.url)}{urlsplit(self.url).path}; api_base usually ends in /v1"
         return from_status(
             response.status,
             _message(text.decode("utf-8", "replace")) + (path if response.status == 404 else ""),
@@ -441,14 +441,14 @@ def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     model, billed = exchange.request.model, "maybe" if exchange.left() else "no"
     cause = f"{type(error).__name__} at {_server(exchange.url)}"
     if isinstance(error, TimeoutError):
-        says = f"{model} was not done in {exchange.timeout_s:.1f} s ({cause})."
+        says = f"{model} did not finish in {exchange.timeout_s:.1f} s ({cause})."
         return ProviderTimeoutError(says, model=model, billed=billed)
     if (wrong := _wrong_address(error, exchange.url)) is not None:
         return AddressError(f"{model} could not be asked: {wrong}", model=model)
     if billed == "no":
         return ProviderUnavailableError(f"{model} could not be reached: {cause}.", model=model)
     if exchange.answered:
-        return StreamInterruptedError(f"{model}: the connection broke in the answer ({cause}).", model=model)
+        return StreamInterruptedError(f"{model}: the connection broke during the answer ({cause}).", model=model)
     says = f"{model}: the connection broke before an answer came ({cause}); the call may be billed."
     return ProviderUnavailableError(says, model=model, billed=billed)
 

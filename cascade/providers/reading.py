@@ -160,7 +160,7 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
         return None
     if len(valid) == 1:
         return valid[0]
-    notes.append(f"{len(valid)} choices came where 1 was asked for")
+    notes.append(f"{len(valid)} choices came where 1 was requested")
 
     def index(choice: Mapping[str, Any]) -> int:
         position = choice.get("index")

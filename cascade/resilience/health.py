@@ -187,5 +187,5 @@ def _asked_to_wait(error: ProviderError) -> bool:
 
 def resting(model: str, left_s: float) -> ProviderUnavailableError:
     """Return the error, not billed, of a model that is not called for `left_s` seconds."""
-    says = f"{model} failed {FAILURES} times in a row and is asked again in {left_s:.1f} s."
+    says = f"{model} failed {FAILURES} times in a row and will be tried again in {left_s:.1f} s."
     return ProviderUnavailableError(says, model=model, retry_after_s=left_s, billed="no")

@@ -172,7 +172,7 @@ class _Background:
                 except RuntimeError:
                     loop.close()
                     raise CascadeError(
-                        "No thread could be started: process or container may have no more (ulimit -u, pids.max)."
+                        "No thread could be started: process or container may be at a limit (ulimit -u, pids.max)."
                     ) from None
                 self._loop, self._thread = loop, thread
                 atexit.unregister(self.stop)
@@ -341,7 +341,7 @@ def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
     try:
         entered.begin()
         if not entered.wait(ends_at_s):
-            raise ProviderTimeoutError("The call was not done in time, and could not be stopped.", billed="maybe")
+            raise ProviderTimeoutError("The call did not finish in time, and could not be stopped.", billed="maybe")
         return entered.result()
     finally:
         entered.leave()

@@ -312,7 +312,7 @@ class FinishingGuard(SpendingGuard):
                     raise event
                 yield event
         except TimeoutError:
-            says = f"{request.model} was not done in time. Raise timeouts.per_question_s."
+            says = f"{request.model} did not finish in time. Raise timeouts.per_question_s."
             raise ProviderTimeoutError(says, model=request.model, billed="maybe") from None
         finally:
             caller.gone = True
