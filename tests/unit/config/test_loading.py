@@ -199,7 +199,7 @@ def model(**settings: Any) -> dict[str, Any]:
         ({"audits": {"level": 1}}, "audits.level", ""),
         # traces
         ({"traces": "nowhere"}, "traces.store", "sqlite:///"),
-        ({"traces": "sqlite:///../x.db"}, "traces.store", "(..)"),
+        ({"traces": "sqlite:///../x.db"}, "traces.store", ".."),
         ({"traces": "postgresql://me:hunter2@host/db"}, "traces.store", "store_env"),
         ({"traces": {"store": "postgresql://me@host/db?password=hunter2"}}, "traces.store", "store_env"),
         *(({room: {"store": "sqlite:///x.db", "store_env": "NAME"}}, room, "store_env") for room in ("traces", "budget")),
