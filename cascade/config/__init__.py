@@ -162,7 +162,7 @@ class CascadeConfig(Section):
                 ["modes: drawn requests are kept in the traces, which are off; give them a store: traces"]
             )
         if self.traces is not None and self.traces.content == "none":
-            raise ConfigError(["modes: the answers of drawn requests are compared; keep them, traces.content: full"])
+            raise ConfigError(["modes: the answers of drawn requests are compared; set traces.content: full"])
         return url
 
     @property
