@@ -138,8 +138,8 @@ def chat_columns(
 
 def usage_of(counts: Sequence[Any]) -> Usage:
     """Return the usage for input, output, cached, reasoning and written tokens, and the hour's part of the latter."""
-    *spent, written, hour = (None if count is None else int(count) for count in counts)
-    return Usage(*spent, written_input_tokens=written, hour_input_tokens=hour or 0)
+    sent, output, cached, reasoning, written, hour = (None if count is None else int(count) for count in counts)
+    return Usage(sent, output, cached, reasoning, written_input_tokens=written, hour_input_tokens=hour or 0)
 
 
 def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering: ChatRequest) -> dict[str, Any]:
