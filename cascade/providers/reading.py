@@ -220,7 +220,7 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
                 notes.append("usage of 0 tokens for a reply with text: estimated")
                 counted = counted._replace(output_tokens=estimate_tokens(text), estimated=True)
             runs = [run.usage for run in read_iterations(raw)]
-            if counted is not None and all(map(is_believable, runs or [counted], repeat(request))):
+            if counted is not None and all(is_believable(run, request) for run in runs or [counted]):
                 return counted
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)

@@ -285,8 +285,8 @@ class _Entered(Generic[_T]):
         return loop
 
     def _start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._call)
-        self._task.add_done_callback(self._end)
+        self._task = asyncio.get_running_loop().create_task(self._call)  # asyncio logs an error that is not fetched
+        self._task.add_done_callback(lambda done: self._end(done.cancelled() or done.exception()))
 
     def _end(self, _: object) -> None:
         self._ended.release()

@@ -87,7 +87,8 @@ class LimitedConnection(HttpToolsProtocol):
         """Check a complete head. A ValueError makes the parser give up, and uvicorn answer with 400."""
         self._stop("head")
         # The piece that completes a head may also hold a body, or further requests.
-        if self._head_bytes > self._max_head_bytes and _size(self.headers) > self._max_head_bytes:
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if min(self._head_bytes, size) > self._max_head_bytes:
             self._too_large = True
             raise ValueError
         if _ambiguous(self.headers, self.parser.get_http_version()):
@@ -152,7 +153,3 @@ def _ambiguous(headers: list[tuple[bytes, bytes]], version: str) -> bool:
         or (b"upgrade" in every and not every.isdisjoint({b"content-length", b"transfer-encoding"}))
         or (bool(codings) and (codings != [b"chunked"] or version == "1.0"))
     )
-
-
-def _size(headers: list[tuple[bytes, bytes]]) -> int:
-    return sum(len(name) + len(value) + 4 for name, value in headers)

@@ -91,7 +91,7 @@ def loss_of(
     steps = {step.number: step for step in answer.steps if step.number not in {call.request.step for call in failed}}
     complete = horizon in steps or (not by_itself and any(step.final for step in answer.steps))
     log, kept, node = _log_of(
-        answer, {number: steps.get(number) for number in range(1, max(horizon, *steps) + 1)}, right, complete=complete
+        answer, {number: steps.get(number) for number in range(1, max([horizon, *steps]) + 1)}, right, complete=complete
     )
     alone = math.nan if reference_right is None else float(reference_right)
     if reference_right is None and by_itself and complete:  # without an answer it is wrong, as in a log

@@ -205,7 +205,8 @@ class Spending:
         """Forget the accounts of days and months that ended at least a day ago, once nothing is held on them."""
         oldest = self.caps.periods(self.now_s() - _DAY_S)
         self.ledger.prune(oldest)
-        (self.stand_in or MemoryLedger()).prune(oldest)
+        if self.stand_in is not None:
+            self.stand_in.prune(oldest)
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""

@@ -443,7 +443,6 @@ def test_one_signal_gives_one_threshold_per_rung(log):
     rule = learn(log, REGRET, 0.05, signals=("reply_mean_logprob",))
     assert [part.features for part in rule.rules] == [(), *((f"reply_mean_logprob@{at}",) for at in range(3))]
     scores = rule.scores(log)
-    assert scores.order is not None
     assert (scores.order == np.arange(log.width)).all()
     for at in range(3):
         by_signal = np.argsort(log.signals["reply_mean_logprob"][:, at])

@@ -130,15 +130,20 @@ def test_a_blocking_reader_gets_the_items_before_an_error_and_none_is_made_early
         next(coming)
 
 
-def test_a_wait_ends_on_time_where_the_loop_itself_stands_still():
+def test_a_wait_ends_on_time_where_the_loop_itself_stands_still(caplog):
     go_on = threading.Event()
 
     async def blocks() -> None:
         go_on.wait()  # as a slow parser would
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        raise ZeroDivisionError
 
     with pytest.raises(ProviderTimeoutError):
         run(blocks(), time.monotonic() + 0.05)
     go_on.set()
+    assert run(returned(1)) == 1
+    assert not caplog.records  # asyncio would log the late error
 
 
 async def test_a_call_is_left_on_time_and_cancelled():

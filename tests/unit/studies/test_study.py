@@ -301,8 +301,6 @@ def test_numbers_of_requests_for_a_log_of_known_rates():
     hopeless = replace(log, right=np.stack([np.zeros(400), np.ones(400)], axis=1))
     assert needed(replace(hopeless, signals={}), REGRET) == (None, None)
     proves, half = needed(log, REGRET)
-    assert proves is not None
-    assert half is not None
     assert 45 <= proves <= half
 
 
