@@ -11,9 +11,8 @@ from cascade.config import CascadeConfig, load
 from cascade.config.schema import AuditsConfig, ModesConfig
 from cascade.conformal.certificate import digest
 from cascade.errors import ConfigError, UsageError
-from cascade.modes.due import NextLook, next_look
 from cascade.modes.look import LookResult, Row, complete, look_at, observed_in, unseen
-from cascade.modes.state import CascadeState, Draw, Look
+from cascade.modes.state import CascadeState, Draw, Look, NextLook, next_look
 from cascade.modes.store import ModeStore, now_iso
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Result

@@ -1,6 +1,6 @@
-"""The state of a cascade in service: its mode, the certificate in force, the audits. Values are immutable.
+"""The state of a cascade in service: its mode, the certificate in force, the audits, when the next look is due.
 
-`ModeStore` stores them; every change is a method here that returns the next value.
+Values are immutable. `ModeStore` stores them; every change is a method here that returns the next value.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter
 
+from cascade.config.schema import ModesConfig
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
 from cascade.modes.draws import Role, look_level
@@ -32,6 +34,8 @@ _MOST_OPEN = 5_000
 """The most conversations that are counted, or bet on, at a time."""
 _CHANGES = 100
 """The most changes that are kept, the latest ones."""
+LEAST_FIT = 50
+"""The fewest rows that a policy is fitted on."""
 _SIGNS = 50
 """The most names, and the most builds, of a model that are kept: some servers report a new one with each reply."""
 
@@ -351,3 +355,55 @@ class Counts(NamedTuple):
             f"Drawn requests without an outcome yet: {self.pending:,}, the first of {since}. Conversations that began "
             f"later wait for them. Those left by a killed process count as missing from {until} on."
         )
+
+
+class NextLook(NamedTuple):
+    """What the next look needs, and the counts so far.
+
+    Attributes:
+        look: its number.
+        needed: how many certifying conversations it needs (`conversations_for`).
+        wait: about how many more conversations have to be served until it is due, at the rate of the draws.
+        counts: the counts so far.
+    """
+
+    look: int
+    needed: int
+    wait: int
+    counts: Counts
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the look is due."""
+        return self.wait == 0
+
+    def describe(self) -> str:
+        """Describe the look in a sentence."""
+        lack = "" if self.is_ready else f", so about {self.wait} more conversations have to be served"
+        return (
+            f"look {self.look} needs {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
+            f"{self.counts.conversations} and {self.counts.fit}{lack}"
+        )
+
+
+def next_look(state: CascadeState, counts: Counts, modes: ModesConfig) -> NextLook:
+    """Return what a cascade's next look needs.
+
+    No outcome of a row that may certify is read, so the time of a look does not depend on these outcomes.
+    """
+    needed = conversations_for(modes.risk, state.next_level(modes.delta))
+    certify, fit = modes.share * modes.certify, modes.share * (1 - modes.certify)
+    waits = (needed - counts.conversations) / certify, (LEAST_FIT - counts.fit) / fit
+    return NextLook(state.looks + 1, needed, max(0, *map(math.ceil, waits)), counts)
+
+
+def conversations_for(risk: float, level: float) -> int:
+    """Return about how many conversations suffice to certify if half of the promised share of them is lost.
+
+    >>> conversations_for(0.1, 0.05)
+    116
+    """
+    count = math.ceil(math.log(level) / math.log1p(-risk))  # enough if none is lost
+    while (most_losses(count, risk, level) or 0) < risk * count / 2:
+        count += max(1, count // 20)
+    return count

@@ -18,8 +18,7 @@ import sqlalchemy as sa
 from cascade.config.schema import ModesConfig
 from cascade.errors import UsageError
 from cascade.modes.draws import GROUP_PREFIX
-from cascade.modes.due import NextLook, next_look
-from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, counted, iso
+from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, NextLook, counted, iso, next_look
 from cascade.records.database import Database, cascades, draws, insert, looks, written
 
 LEASE_S = 300.0

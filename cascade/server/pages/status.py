@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade.errors import UsageError
 from cascade.logs.schema import CUT
-from cascade.modes.due import next_look
+from cascade.modes.state import next_look
 from cascade.records.address import parse
 from cascade.records.traces import Store
 

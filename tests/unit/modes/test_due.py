@@ -15,9 +15,8 @@ from cascade.conformal.monitor import is_drawn
 from cascade.conformal.path import Scores
 from cascade.modes.certify import ConversationTurns, Proof, Stops, grid
 from cascade.modes.draws import conversation_of, goes_on, look_level, role_of
-from cascade.modes.due import conversations_for, next_look
 from cascade.modes.look import promise_of, stops_of
-from cascade.modes.state import CascadeState, Counts
+from cascade.modes.state import CascadeState, Counts, conversations_for, next_look
 from cascade.policies.policy import Policy
 from unit.fitting.random_logs import random_log
 

@@ -18,8 +18,7 @@ from stores import behind, postgres_url
 
 from cascade.config.schema import ModesConfig
 from cascade.errors import StoreError, UsageError
-from cascade.modes.due import NextLook
-from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, InForce, Look, counted, signs_of
+from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, InForce, Look, NextLook, counted, signs_of
 from cascade.modes.store import LEASE_S, ModeStore
 from cascade.records import database
 

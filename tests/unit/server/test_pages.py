@@ -16,8 +16,7 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.scope import PLAIN, seen
 from cascade.logs.schema import CUT
-from cascade.modes.due import NextLook
-from cascade.modes.state import Counts, Draw, InForce, Look
+from cascade.modes.state import Counts, Draw, InForce, Look, NextLook
 from cascade.modes.store import ModeStore
 from cascade.policies.directory import withdraw
 from cascade.providers.fake import FakeProvider, reply
