@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import ipaddress
 import os
@@ -179,8 +180,11 @@ def pytest_sessionfinish() -> None:
     drop_database()
 
 
+@pytest.hookimpl(trylast=True)  # after pytest-randomly
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs litellm where it is not installed, and say so."""
+    """Begin with what needs litellm, so that one worker loads it (5 s) and not each; skip it where it is not installed."""
+    items.sort(key=lambda item: item.get_closest_marker("litellm") is None)
+    gc.freeze()  # what collection made stays: else each full collection of garbage walks it
     if importlib.util.find_spec("litellm") is not None:
         return
     for item in items:

@@ -21,7 +21,7 @@ import pytest
 
 _MOST_REPEATED = 8
 _MOST_STEPS = 1_000_000
-_LONG, _SHORT = 480, 240
+_LONG, _SHORT = 240, 120
 _METHODS = {"match", "fullmatch", "search", "findall", "split", "sub", "subn", "finditer"}
 
 Next = Callable[[int], int]

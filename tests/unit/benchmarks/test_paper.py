@@ -9,13 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-import torch
+from packages import Package
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "paper"))
 
-import literal
 import printed
 import tables
 from printed import CCPO, CPO_BATCH, CPO_ONLINE, QUESTIONS, TABLES, UALA
@@ -24,6 +21,7 @@ from simulated import WORLDS, simulated_log
 from cascade.conformal.promise import Promise
 from cascade.policies.networks import NetworkSettings
 
+torch, literal = Package("torch"), Package("literal")
 FITTED = [table for table in TABLES.values() if (table.number, UALA) not in printed.IMPOSSIBLE]
 
 

@@ -10,9 +10,9 @@ from fractions import Fraction
 from functools import cache
 
 import pytest
+import scipy  # its parts are imported where they are used: that takes long
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from cascade.conformal.monitor import UNLUCKY, Monitor, _weight
 from cascade.conformal.promise import Promise, kind_of
@@ -41,7 +41,7 @@ def urn(n: int, k: int) -> Law:
 
 def tied(n: int, k: int, rate: float) -> Law:
     """Two values, the lower of probability `rate`: the threshold is the lower one, or all of them are missed."""
-    unlucky = float(stats.binom.cdf(k - 1, n, rate))
+    unlucky = float(scipy.stats.binom.cdf(k - 1, n, rate))
 
     def law(path: tuple[bool, ...]) -> float:
         misses = sum(path)
@@ -191,7 +191,7 @@ def test_once_alarmed_it_stays_so_and_counts_on():
 def test_a_promise_on_average_is_watched_at_a_rate_that_few_calibrations_pass():
     assert (Promise("coverage", 0.1).rank(200), Promise("coverage", 0.1, 0.9).rank(200)) == (20, None)
     bound = Monitor.start(risk=0.1, n=200, k=20).risk
-    assert stats.beta(20, 181).sf(bound) == pytest.approx(UNLUCKY)
+    assert scipy.stats.beta(20, 181).sf(bound) == pytest.approx(UNLUCKY)
     assert Monitor.start(risk=0.1, n=200).risk == 0.1
     assert Monitor.start(risk=0.1, n=5, k=0) == Monitor.start(risk=0.1)
 

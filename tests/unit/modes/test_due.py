@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+import scipy  # its parts are imported where they are used: that takes long
 
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
@@ -85,6 +85,7 @@ def test_for_single_turns_the_exact_test_is_taken():
     proof = Proof.best(0.1, 0.05, 116, [1] * 50)
     assert proof.stake is None
     most = proof.allowed(np.ones(116))
+    binom = scipy.stats.binom
     assert binom.cdf(most, 116, 0.1) <= 0.05 < binom.cdf(most + 1, 116, 0.1)
     for lost in (most, most + 1):
         assert proof.passes(np.arange(116) < lost, np.ones(116)) is (lost == most)

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import each
+from packages import Package
 from pydantic import ValidationError
 
-torch = pytest.importorskip("torch")
-
-from cascade.conformal.path import Scores, reaches, walks  # noqa: E402
-from cascade.conformal.promise import Promise  # noqa: E402
-from cascade.errors import UsageError  # noqa: E402
-from cascade.policies.directory import PolicyDirectory  # noqa: E402
-from cascade.policies.networks import (  # noqa: E402
+from cascade.conformal.path import Scores, reaches, walks
+from cascade.conformal.promise import Promise
+from cascade.errors import UsageError
+from cascade.policies.directory import PolicyDirectory
+from cascade.policies.networks import (
     METHODS,
     Networks,
     NetworkSettings,
@@ -34,8 +33,9 @@ from cascade.policies.networks import (  # noqa: E402
     soft_sets,
     train,
 )
-from cascade.table import Log, Node, Reference  # noqa: E402
+from cascade.table import Log, Node, Reference
 
+torch = Package("torch")
 COVERAGE, ERROR = Promise("coverage", 0.2), Promise("error", 0.3, 0.9)
 SMALL = NetworkSettings(layers=(6, 5), batch=30, steps=20)
 

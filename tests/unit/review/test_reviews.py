@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy  # its parts are imported where they are used: that takes long
 import sqlalchemy as sa
 from cases import each
 from patience import at_once
-from scipy import stats
 from stores import postgres_url
 
 from cascade.api.judging import Judging
@@ -352,7 +352,7 @@ def served(done: Fit) -> int:
 
 def by_hand(risk: float, rate: float, *, labelled: set[int]) -> int:
     """Return the same by a plain loop over thresholds."""
-    most = max(k for k in range(N) if stats.binom.cdf(k, N, risk * rate) <= LEVEL)
+    most = max(k for k in range(N) if scipy.stats.binom.cdf(k, N, risk * rate) <= LEVEL)
     name = {number: name for name, number in ASKED.items()}
     answered = lost = 0
     for number in sorted(range(N), key=DOUBT.__getitem__):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from packages import Package
 
 from cascade import Orchestrator
 from cascade.budget.charges import bound_of, paid_call
@@ -24,8 +25,7 @@ from unit.made import request as call
 from .served import listening
 from .vendors import Body, Vendors, anthropic_answer, chat_answer, gemini_answer
 
-anthropic = pytest.importorskip("anthropic")
-openai = pytest.importorskip("openai")
+anthropic, openai = Package("anthropic"), Package("openai")
 pytestmark = pytest.mark.litellm
 
 HOUR, SHORT = {"type": "ephemeral", "ttl": "1h"}, {"type": "ephemeral"}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from packages import Package
 from pydantic import BaseModel
 
 from cascade import errors
@@ -29,8 +30,7 @@ from .served import ASK, Held, asgi, listening, orchestrator
 from .test_contract import SURE, UNSURE
 from .test_http import SCHEMA, TOOLS
 
-anthropic = pytest.importorskip("anthropic")
-openai = pytest.importorskip("openai")
+anthropic, openai = Package("anthropic"), Package("openai")
 
 KEY = new_key()
 INJECTION = 'a\n\ndata: [DONE]\n\nevent: x\r\ndata: {"error": {}}'

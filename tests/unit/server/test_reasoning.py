@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from packages import Package
 
 from cascade import Orchestrator
 from cascade.chat import ChatRequest
@@ -26,8 +27,7 @@ from unit.made import request as call
 from .served import listening
 from .vendors import Body, Vendors, anthropic_answer, chat_answer, gemini_answer, openai_answer
 
-anthropic = pytest.importorskip("anthropic")
-openai = pytest.importorskip("openai")
+anthropic, openai = Package("anthropic"), Package("openai")
 pytestmark = pytest.mark.litellm
 
 PRICE = {"input": 1, "output": 2}
