@@ -195,11 +195,6 @@ def test_f29_the_question_may_hold_anything(bench, provider):
     assert bench.served(provider).ask("Which \ud800 river \x00 \u202e?").text == "Danube"
 
 
-@pytest.mark.parametrize("mode", ["huge", "newlines", "token_marks"])
-def test_f29_a_huge_text_of_the_base_leaves_an_answer(bench, mode):
-    assert bench.answer(mode).text
-
-
 @pytest.mark.parametrize(
     ("start", "piece"),
     [
