@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cascade.errors import ConfigError, UsageError
 from cascade.safety import read_bounded
@@ -19,6 +19,16 @@ from cascade.safety import read_bounded
 MOST_BYTES = 1 << 28
 """256 MiB, enough for the ids of ten million questions. A larger file is refused before it is read."""
 REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit)"
+
+
+class Closed:
+    """Something with a `close`, which a `with` block calls at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()  # type: ignore[attr-defined]
 
 
 def writable(directory: str | Path) -> None:

@@ -36,6 +36,12 @@ def after_fork(renew: Callable[[], None]) -> None:
     _renewals.append(weakref.WeakMethod(renew) if ismethod(renew) else lambda: renew)
 
 
+def anew(begin: Callable[[], None]) -> None:
+    """Call `begin` now, and in every child as `after_fork` does."""
+    begin()
+    after_fork(begin)
+
+
 def keep(inherited: Any) -> None:
     """Keep an object of the parent alive in the child, unchanged.
 

@@ -12,6 +12,7 @@ from cascade import config as configuration
 from cascade.chat import Chat
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
+from cascade.files import Closed
 from cascade.providers.base import Provider
 from cascade.resilience.portal import iterate, run, running_loop
 from cascade.runtime import Input, Runtime, all_or_error, listed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # loaded only if a policy promises something
     from cascade.serving.monitors import AuditOutcome
 
 
-class Orchestrator:
+class Orchestrator(Closed):
     """Answers questions with a cheap model, a guide and a policy.
 
     Made from a configuration (`Orchestrator.from_config("cascade.yaml")`) or from two model names:
@@ -251,12 +252,6 @@ class Orchestrator:
     async def aclose(self) -> None:
         """Close as `close` does, without blocking the event loop."""
         await self.runtime.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         return self

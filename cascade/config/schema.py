@@ -365,7 +365,7 @@ class TimeoutsConfig(Section):
 
     For a stream, `first_token_s` limits the wait for its first text or thought, and `idle_s` that for each further
     piece, both by default `per_call_s`; `per_stream_s` limits the whole stream. `per_store_s` is how long a request
-    waits for a store, by default 1.
+    waits for a store that hangs, by default 1.
     """
 
     per_call_s: _Positive = 120.0

@@ -12,9 +12,10 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from cascade.errors import UsageError
+from cascade.files import Closed
 from cascade.logs.lines import writing
 from cascade.logs.schema import completion_of
 from cascade.types import Completion
@@ -23,7 +24,7 @@ SYNCHRONOUS = "FULL"
 """With this setting, SQLite returns from a transaction only once it is on disk."""
 
 
-class Journal:
+class Journal(Closed):
     """The rows of calls, by the digests of their requests. Thread-safe.
 
     Raises:
@@ -131,12 +132,6 @@ class Journal:
     def close(self) -> None:
         """Close the file. May be called twice."""
         self._calls.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _record(row: Mapping[str, Any]) -> tuple[str, str, int | None, int]:

@@ -21,7 +21,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, quote
-from cascade.forks import after_fork, keep, no_fork
+from cascade.files import Closed
+from cascade.forks import anew, keep, no_fork
 from cascade.logs.rowcheck import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 from cascade.records import link
@@ -103,7 +104,7 @@ insert = postgresql.insert
 """An insert with `on_conflict_do_nothing`, for which SQLite has adopted PostgreSQL's syntax."""
 
 
-class Database:
+class Database(Closed):
     """The tables of a store, and transactions on them. Threads may share it. Close it after use.
 
     Args:
@@ -136,8 +137,7 @@ class Database:
         self._limit_s, self._lock_s = limit_s, min(limit_s, _LOCK_S)
         self._connections = connections
         self.skew_s, self._closed = 0.0, False
-        self._renew()
-        after_fork(self._renew)
+        anew(self._renew)
         try:
             self._prepare()
         except BaseException:
@@ -267,12 +267,6 @@ class Database:
         self._closed = True
         if self._opened is not None:
             self._opened.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _file_engine(self) -> sa.Engine:
         engine = sa.create_engine("sqlite://", creator=self._connect_file, **self._pool(1))

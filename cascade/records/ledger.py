@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from cascade.budget.caps import Account, Accounts, Claim, Hold, Lease, Refused, Renewal, new_id, renewals
 from cascade.errors import StoreError
-from cascade.forks import after_fork
+from cascade.forks import anew
 from cascade.money import exact_dollars
 from cascade.records import link
 from cascade.records.database import Database, accounts, holds, insert, resets
@@ -76,8 +76,7 @@ class SqlLedger:
         self._database, self._owner = Database.shared(url, limit_s), owner or new_id()
         self.now_s = self._database.now_s
         self.allowed = self.lost_nano_usd = 0
-        self._begin()
-        after_fork(self._begin)
+        anew(self._begin)
 
     def _begin(self) -> None:
         """Start without leases; after a fork they stay with the parent."""
@@ -94,7 +93,7 @@ class SqlLedger:
         """Hold an amount on all accounts if the leases have room for it; else return None."""
         with self._lock:
             claim = self._claim_of(amount, caps, expires_s)
-            return None if claim.needs or self._closing else self._carved(claim)
+            return None if claim.needs or self._closing else self._carved(claim).hold
 
     def _claim_of(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Claim:
         """Return a claim with the leases that a call fits in, and the accounts on which it needs more."""
@@ -107,31 +106,34 @@ class SqlLedger:
                 claim.needs[name] = caps[name]
         return claim
 
-    def _carved(self, claim: Claim) -> Hold:
+    def _carved(self, claim: Claim) -> Claim:
         for lease in claim.leases:
             lease.carve(claim.hold.amount, claim.hold.expires_s)
         self._holds[claim.hold.id] = claim.hold, claim.leases
-        return claim.hold
+        claim.answer = None if claim.needs else claim.hold
+        return claim
 
     def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
-        """Hold an amount on all accounts, or on none. Calls that arrive during a transaction share the next one."""
+        """Hold an amount on all accounts, or on none."""
         if (small := min(caps, key=lambda name: (caps[name], name), default=None)) and amount > caps[small]:
             return Refused(small, caps[small], self.account(small))
+        return self.reserve_all([(amount, caps, expires_s)])[0]
+
+    def reserve_all(self, asks: Sequence[tuple[int, Mapping[str, int], float]]) -> list[Hold | Refused]:
+        """Do as `reserve` does for several calls. Those that arrive during a transaction share the next one."""
         with self._lock:
-            claim = self._claim_of(amount, caps, expires_s)
-            hold = self._carved(claim)
-            if not claim.needs:
-                return hold
-            self._claims.append(claim)
-        with self._writing, suppress(Exception):  # the error is the claim's answer
-            if claim.answer is None:
+            claims = [self._carved(self._claim_of(*ask)) for ask in asks]
+            self._claims += [claim for claim in claims if claim.needs]
+        if any(claim.answer is None for claim in claims):
+            with self._writing, suppress(Exception):  # the error is the claims' answer
                 self._write()
-        if isinstance(claim.answer, Hold):
-            return hold
-        self.settle(hold, 0)
-        if isinstance(claim.answer, Refused):
-            return claim.answer
-        raise claim.answer or AssertionError("`_write` answers all")
+        failed = next((claim.answer for claim in claims if not isinstance(claim.answer, Hold | Refused)), None)
+        for claim in claims:
+            if failed or not isinstance(claim.answer, Hold):
+                self.settle(claim.hold, 0)
+        if failed:
+            raise failed
+        return [claim.answer for claim in claims if isinstance(claim.answer, Hold | Refused)]
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
         """End a hold and book its cost, or the whole hold if the cost is None; return False if it had already ended."""

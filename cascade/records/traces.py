@@ -167,9 +167,6 @@ class Store(Database):
         size = None if path is None or not path.exists() else path.stat().st_size
         return {"store": self.address.shown, **figures, "bytes": size}
 
-    def __repr__(self) -> str:
-        return f"Store({self.address.shown!r}{', read_only=True' if self.read_only else ''})"
-
     def _records(self, chosen: Conditions, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Yield records in the order of their key, a few hundred per query, with no transaction open in between."""
         selected, last = [episodes.c.id, *(episodes.c[name] for name in columns)], 0

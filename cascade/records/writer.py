@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError
+from cascade.files import Closed
 from cascade.forks import after_fork, keep, no_fork
 from cascade.identity import identity
 from cascade.records import link
@@ -65,7 +66,7 @@ class TraceCounts(NamedTuple):
     failures: int
 
 
-class TraceWriter:
+class TraceWriter(Closed):
     """Writes the rows of answers to a store, in the background.
 
     It may be shared between threads and tasks; a forked child has its own queue. Close it, or use it in a `with`
@@ -170,15 +171,6 @@ class TraceWriter:
         """Write the queued answers and stop, or give up after `timeout_s` seconds. May be called twice."""
         self._finalizer.detach()
         self._queue.close(timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"TraceWriter({self.address.shown!r}, content={self.content!r})"
 
 
 def _rows(answer: Answer, head: dict[str, Any], content: Content, secrets: tuple[str, ...]) -> list[dict[str, Any]]:

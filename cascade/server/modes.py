@@ -11,10 +11,9 @@ import asyncio
 import json
 import logging
 import tempfile
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -105,7 +104,7 @@ class Modes:
         self.settings, self._audited = settings, audits.probability if audits else 0.0
         self.catalog, self.cascade, self._guide = catalog, catalog.name, catalog.guide
         self._orchestrator = orchestrator
-        self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s)
+        self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s, url or "")
         self.store = ModeStore.shared(url or "", self.link.limit_s)
         _, self._secret = self.store.begin(self.cascade)
         self._observes = digest(made_for(runtime.config))
@@ -151,23 +150,14 @@ class Modes:
             if turn.row is not None:
                 task = asyncio.create_task(self._completed(turn, turn.row, why))
                 self.completing[trace_id] = task
-                task.add_done_callback(lambda _: self._forget(turn))
-
-    def _forget(self, turn: Turn) -> None:
-        self.completing.pop(turn.trace_id, None)
-        self._drawn.pop(turn.trace_id, None)
+                task.add_done_callback(lambda _: [at.pop(trace_id, None) for at in (self.completing, self._drawn)])
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
         """Leave the block, without an error, if the store fails or is late."""
-        began_s = time.monotonic()
-        try:
-            async with asyncio.timeout(max(0.0, min(self.link.limit_s, within_s))):
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(max(0.0, within_s)):
                 yield
-        except StoreError:
-            pass
-        except TimeoutError:
-            self.link.was_late(began_s, within_s)
 
     async def _decided(self, request: ClientRequest, guide: Turn, headers: Mapping[str, str]) -> Turn:
         """Return the turn as it will be served; `guide` is the turn if the guide answers."""
@@ -355,12 +345,16 @@ class Modes:
 
     async def refreshed(self) -> CascadeState:
         """Return the current state, with the policy in force loaded."""
-        self._take(await self.link.call(self.store.state, self.cascade, self.state))
+        self._take(await self.link.together(self._read, self.cascade))
         while self.state.mode == "enforce" and (now := self.state.in_force) and self._loaded != now.look:
             if self._load_task is None or self._load_task.done():
                 self._load_task = asyncio.create_task(self._load(now))
-            await asyncio.shield(self._load_task)  # it goes on for later requests if this one cannot wait
+            async with asyncio.timeout(self.link.limit_s):
+                await asyncio.shield(self._load_task)  # it goes on for later requests if this one cannot wait
         return self.state
+
+    def _read(self, callers: Sequence[object]) -> list[CascadeState]:
+        return [self.store.state(self.cascade, self.state)] * len(callers)
 
     def _take(self, state: CascadeState) -> None:
         if state.mode != self.state.mode:

@@ -85,7 +85,7 @@ class Spending:
             for at in budget.caps
         ]
         url, limit_s = config.ledger_url, config.timeouts.per_store_s
-        link = None if url is None else StoreLink("budget", limit_s)
+        link = None if url is None else StoreLink("budget", limit_s, url)
         stand_in = MemoryLedger(_STAND_IN) if link is not None and budget.on_unreachable == "allow_and_record" else None
         limit = _SHARE * min(cap.usd for cap in budget.caps)
         limit = nano_usd(limit if budget.unsettled_per_key is None else budget.unsettled_per_key)
@@ -118,7 +118,7 @@ class Spending:
             BudgetExceededError: it does not fit, or its price is unknown.
             StoreError: the ledger cannot be reached.
         """
-        if (ask := self._ask(request, key, waits := time.monotonic() < ends_s)) is None:
+        if (ask := self.ask(request, key, waits := time.monotonic() < ends_s)) is None:
             return None
         ledger, now_s = ledger or self.ledger, datetime.now(UTC).timestamp()
         hold = ledger.reserve(*ask)
@@ -130,12 +130,7 @@ class Spending:
             return None
         raise _over(hold, request, ask[0], self.caps.ends(hold.account), self.now_s())
 
-    def carve(self, request: Request, key: str | None) -> Hold | None:
-        """Hold the most that a call can cost without querying a database; None: only `reserve` can decide."""
-        ask = self._ask(request, key, waits=True)
-        return None if ask is None else self.ledger.carve(*ask)
-
-    def _ask(self, request: Request, key: str | None, waits: bool) -> tuple[int, dict[str, int], float] | None:
+    def ask(self, request: Request, key: str | None, waits: bool) -> tuple[int, dict[str, int], float] | None:
         """Return the amount to hold, its caps and when it is lost; None: too much is held for callers that left."""
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
@@ -253,12 +248,18 @@ class SpendingGuard(Around):
     async def _reserved(self, request: Request, ends_s: float, deadline: Deadline) -> Hold | None:
         """Get a hold from the ledger. If the caller leaves before the database responds, the hold is released."""
         spending, call = self._spending, (request, self._key, ends_s)
-        if (hold := spending.carve(request, self._key)) is not None:
+        if (ask := spending.ask(request, self._key, waits=time.monotonic() < ends_s)) is None:
+            return None
+        if (hold := spending.ledger.carve(*ask)) is not None:
             return hold
         if spending.link is None:
             return spending.reserve(*call)
         within_s = deadline.remaining_s() / 2  # the rest is for the call
         try:
+            if (ledger := spending.bookings) is not None:
+                found = await spending.link.together(ledger.reserve_all, ask, within_s, self._give_back)
+                if isinstance(found, Hold):
+                    return found
             return await spending.link.call(spending.reserve, *call, within_s=within_s, late=self._give_back)
         except StoreError as error:
             if spending.stand_in is None or spending.bookings is None:
@@ -268,8 +269,8 @@ class SpendingGuard(Around):
         spending.bookings.allowed += hold is not None
         return hold
 
-    def _give_back(self, hold: Hold | None) -> None:
-        if hold is not None:
+    def _give_back(self, hold: Hold | Refused | None) -> None:
+        if isinstance(hold, Hold):
             self._spending.settle(hold, 0)
 
 

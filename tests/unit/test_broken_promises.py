@@ -227,9 +227,7 @@ def test_the_cheapest_of_a_dozen_fits_on_the_same_questions_keeps_the_promise(tm
     assert exceeded / logs <= DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / logs)
 
 
-def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_ones_at_all_of_it(
-    tmp_path,
-):
+def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_ones_at_all_of_it(tmp_path):
     """As after a review: policies are tested for agreement, one is kept, and regret is certified for it."""
     logged, file = told_by_length("w", 900, 1), tmp_path / "attempts"
     done = fitted(logged, "agreement", attempts=file)

@@ -6,11 +6,14 @@ import asyncio
 import multiprocessing
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,9 +111,7 @@ def test_a_call_that_a_lease_has_room_for_asks_no_database(ledgers, monkeypatch)
     assert one.carve(HOLD, CAPS | {"user:ann": 50}, FAR_S) is None
 
 
-def test_what_nobody_uses_goes_back_and_an_account_that_is_used_seldom_has_exact_holds(
-    ledgers,
-):
+def test_what_nobody_uses_goes_back_and_an_account_that_is_used_seldom_has_exact_holds(ledgers):
     one, other = ledgers
     busy(one, calls=1)
     assert other.account("total") == Account(PRICE, 0)
@@ -139,9 +140,7 @@ def test_who_finds_no_room_gets_the_slack_of_others_who_go_on(ledgers):
     assert not full.may_fit_later
 
 
-def test_a_lease_that_others_may_have_booked_serves_no_call_and_counts_once(
-    ledgers,
-):
+def test_a_lease_that_others_may_have_booked_serves_no_call_and_counts_once(ledgers):
     one, other = ledgers
     busy(one, 100.0)
     late = one.carve(HOLD, CAPS, 100.0)
@@ -215,16 +214,10 @@ def test_a_forked_child_has_no_leases(ledgers):
 
 def test_calls_that_come_at_once_share_a_transaction(ledgers, monkeypatch):
     one, _ = ledgers
-    whole, entered = one._transact, list[int]()
-
-    def counted(asks: Any, names: Any) -> None:
-        entered.append(len(asks))
-        until(lambda: len(entered) > 1 or entered[0] + len(one._claims) == 8)
-        whole(asks, names)
-
-    monkeypatch.setattr(one, "_transact", counted)
-    at_once(*(partial(one.reserve, HOLD, CAPS, FAR_S) for _ in range(8)))
-    assert (len(entered) in {1, 2}, sum(entered)) == (True, 8)  # 1 where all came before the first began
+    whole, counts = one._transact, list[int]()
+    monkeypatch.setattr(one, "_transact", lambda asks, names: counts.append(len(asks)) or whole(asks, names))
+    assert len(one.reserve_all([(HOLD, CAPS, FAR_S)] * 8)) == 8
+    assert counts == [8]
     assert one.account("total") == Account(0, 8 * HOLD)
 
 
@@ -330,9 +323,10 @@ async def test_a_no_is_an_answer_and_a_failure_beside_a_success_is_no_outage(way
     with pytest.raises(BudgetExceededError):
         await way.call(refuses)
     assert way.problem is None
-    go = threading.Event()
-    slow = asyncio.create_task(way.call(lambda: go.wait(PATIENCE_S) and fails()))
-    await asyncio.sleep(0)
+    go, began = threading.Event(), threading.Event()
+    slow = asyncio.create_task(way.call(lambda: began.set() or (go.wait(PATIENCE_S) and fails())))
+    await asyncio.to_thread(began.wait, PATIENCE_S)
+    clock.now_s += 1
     assert await way.call(lambda: 1) == 1
     go.set()
     with pytest.raises(StoreError):
@@ -352,24 +346,34 @@ async def test_a_late_call_is_a_failure_unless_its_caller_was_in_a_hurry(way, hu
     until(lambda: late == ["hold"])  # what came too late is given back
 
 
-async def test_what_has_not_begun_is_taken_back_unless_it_must_be_done(way):
-    go, done = threading.Event(), list[str]()
-    waiting = [asyncio.create_task(way.call(go.wait, PATIENCE_S)) for _ in range(link._THREADS)]
-    await asyncio.sleep(0)
-    for name, always in (("dropped", False), ("kept", True)):
-        with pytest.raises(StoreError):
-            await way.call(done.append, name, within_s=0.01, always=always)
-    go.set()
-    await asyncio.gather(*waiting)
-    until(lambda: done == ["kept"])
+@pytest.mark.parametrize(("answers", "runs"), [(200, 200), (50, 200), (0, 200), (1, 1)])
+async def test_a_queue_before_a_store_that_works_is_no_failure_and_one_that_hangs_delays_for_the_limit(
+    answers, runs, clock, monkeypatch
+):
+    """The store takes a twentieth of the limit for each of so many calls, and then hangs; 200 calls may share a run."""
+    way, queue, asked, hangs_s = StoreLink("budget", 1.0), deque[Any](), list[Future[Any]](), 0.0
 
+    def submit(*act: Any) -> Future[Any]:
+        asked.append(Future())
+        return queue.append(partial(*act)) or asked[-1]
 
-async def test_a_failure_that_nobody_waited_for_counts_too(way):
-    go = threading.Event()
-    leaving = asyncio.create_task(way.call(lambda: go.wait(PATIENCE_S) and fails()))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await leaving
-    go.set()
-    until(lambda: way.problem == "gone")
+    async def wait(futures: list[Any], **limits: float) -> None:
+        ends_s = clock.now_s + limits["timeout"]
+        while clock.now_s < ends_s and not futures[0].done():  # noqa: ASYNC110 - no real time passes
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(way, "_threads", SimpleNamespace(submit=submit))
+    monkeypatch.setattr(asyncio, "wait", wait)
+    calls = [way.together(sorted, n) if runs == 1 else way.call(int, n) for n in range(200)]
+    burst = asyncio.gather(*calls, return_exceptions=True)
+    while not burst.done():
+        await asyncio.sleep(0)
+        clock.now_s += 0.05
+        if len(queue) > runs - answers:
+            asked[runs - len(queue)].set_result(queue.popleft()())
+        elif queue:
+            hangs_s += 0.05
+    late = (runs - answers) * 200 // runs
+    assert (await burst)[: 200 - late] == [*range(200 - late)]
+    assert (len(asked), way.failures, way.problem is None, hangs_s < 1.2) == (runs, late, not late, True)
+    assert [future.cancelled() for future in asked] == [False] * answers + [True] * (runs - answers)
