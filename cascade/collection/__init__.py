@@ -117,9 +117,10 @@ def _check(
     if not output.parent.is_dir():
         problems.append(f"There is no folder {output.parent}.")
     if capped:
-        unknown = [model for model, price in config.prices().items() if price is None]
         problems += [
-            f"{model} has no known price, so no cap can be kept: give it one under models." for model in unknown
+            f"{model} has no known price, so no cap can be kept: give it one under models."
+            for model, price in config.prices().items()
+            if price is None
         ]
     if problems:
         raise UsageError("\n".join(problems))

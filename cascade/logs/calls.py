@@ -24,6 +24,7 @@ OF_EPISODE = ("question", "gold", "group", "segment", "user", "context", "datase
 _TEXTS = ("call_id", "trace", "parent", "question_id", "request", "settings", "tools", "system", "reply", "finish")
 _WRITES = dict.fromkeys(("written_input_tokens", "hour_input_tokens"), "whole")
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens", *_WRITES)
+_COUNTED = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
 _MACROS = (
     _WRITES
     | {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment"}
@@ -185,9 +186,9 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         for name, kind in kinds.items()
         if kind not in {TEXT, TEXTS}
     }
-    if preset.list_price:
+    if preset.free:
         reason = "a cost of 0 for a call that is not known to be free: read as its tokens' list price, or as null"
-        faults[reason] = f"{'NOT free AND ' if preset.free else ''}{values['cost_nano_usd']} = 0"
+        faults[reason] = f"NOT free AND {values['cost_nano_usd']} = 0"
     listed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in values.items())
     head = f"n, file, row{', free' if preset.free else ''}, {bits(faults.values())} AS faults"
     duck.run(f"CREATE VIEW values AS SELECT {head}, {listed} FROM ({_with_values(texts, tables.targets)})")
@@ -262,8 +263,7 @@ def _with_chats(query: str, preset: Preset) -> str:
     request = f"coalesce(request, {question})"
     quoted = "json_object('role', 'assistant', 'content', answer)::VARCHAR"  # unchanged, even if it is JSON
     reply = f"coalesce(reply, {answer}, CASE WHEN {question} IS NOT NULL AND answer IS NOT NULL THEN {quoted} END)"
-    counts = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
-    arguments = f"{always}, {request}, settings, tools, system, {reply}, finish, {counts}"
+    arguments = f"{always}, {request}, settings, tools, system, {reply}, finish, {_COUNTED}"
     chat = f"CASE WHEN coalesce({request}, {reply}) IS NOT NULL THEN chat({arguments}) END"
     of = {name: f"json_extract_string(chat, '/{name}')" for name in ("question", "context", "answer", "text")}
     plain = {
@@ -284,10 +284,9 @@ def _with_chats(query: str, preset: Preset) -> str:
 def _with_costs(query: str, preset: Preset) -> str:
     """Return a query in which each cost has its source. The list price may replace unknown costs and 0 (L4)."""
     source, spent, listed = text_literal(preset.cost_source), "cost_nano_usd", "NULL::BIGINT"
-    if preset.list_price:
-        spent = f"CASE WHEN cost_nano_usd > 0 {'OR free' if preset.free else ''} THEN cost_nano_usd END"
-        counts = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
-        listed = f"CASE WHEN ({spent}) IS NULL THEN price(model, {counts}) END"
+    if preset.free:
+        spent = "CASE WHEN cost_nano_usd > 0 OR free THEN cost_nano_usd END"
+        listed = f"CASE WHEN ({spent}) IS NULL THEN price(model, {_COUNTED}) END"
     chosen = f"CASE WHEN spent IS NOT NULL THEN {source} WHEN listed IS NOT NULL THEN 'list price' ELSE 'no price' END"
     return (
         "SELECT * EXCLUDE (spent, listed) REPLACE (coalesce(spent, listed) AS cost_nano_usd, coalesce(cost_source, "
@@ -322,7 +321,7 @@ def drop_copies(tables: Tables) -> None:
     if "parent" in tables.targets:
         duck.run(
             "CREATE TABLE ancestors AS WITH RECURSIVE above_of AS (SELECT call_id, parent AS above, 1 AS depth FROM "
-            "calls WHERE parent IS NOT NULL UNION ALL SELECT a.call_id, r.parent, depth + 1 FROM above_of AS a JOIN "
+            "calls WHERE parent IS NOT NULL UNION SELECT a.call_id, r.parent, depth + 1 FROM above_of AS a JOIN "
             "raw AS r ON r.call_id = a.above WHERE r.parent IS NOT NULL AND depth < 64) SELECT call_id, above "
             "FROM above_of"
         )

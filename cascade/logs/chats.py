@@ -8,6 +8,7 @@ as a temperature, or a whole body are on record: a certificate covers what was s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ _NO_CALL_KINDS = frozenset({"relevance", "irrelevance", "live_irrelevance"})
 """The Berkeley Function Calling Leaderboard's categories whose right answer has no tool call; their gold is null."""
 _KEPT = ("tools", "functions", "response_format", "max_tokens", "max_completion_tokens", *DRAWN)
 """The options that affect the reply to a request, and so decide whether a certificate covers a live request."""
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_SPELLED = {"stop_sequences": "stop", "max_output_tokens": "max_tokens"}
+"""Options that Anthropic, the AI SDK or OpenAI's responses spell differently from chat completions."""
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant"}
 _MESSAGES = ("messages", "contents", "input", "prompt")
 _SPOKEN = (None, "text", "input_text", "output_text")  # no set: a type may be a list, which has no hash
@@ -123,8 +127,7 @@ def chat_columns(
         completion = Completion(columns["text"], "stop", usage_of(counts), answer.tokens)
         columns["signals"] = logprob_signals(completion, columns["text"])
     try:
-        options = {name: value for name, value in as_mapping(settings).items() if name in _KEPT}
-        chat = _request({**options, **body}, sent, tools, system)
+        chat = _request({**options_in(settings), **body}, sent, tools, system)
     except UsageError as error:
         return json.dumps({**columns, **({"problem": str(error)} if always else {})})
     if answer is None and always:
@@ -145,7 +148,7 @@ def usage_of(counts: Sequence[Any]) -> Usage:
 def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering: ChatRequest) -> dict[str, Any]:
     """Return the columns of a message that answers a request, with the signals that it would have if served live."""
     message, text, usage = reply.message, output_text(reply.message), usage_of(counts)
-    finish = reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
+    finish = (reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")).replace("-", "_")
     faults = message_faults(offering, message, finish)
     completion = Completion(text, finish, usage, reply.tokens, message=message, faults=faults)
     question = Question.of_chat(request)
@@ -168,10 +171,10 @@ def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering
 
 def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, system: Any) -> ChatRequest:
     """Return the chat request that was sent; raise UsageError if there is none, or if it could not be sent again."""
-    options = {name: body[name] for name in _KEPT if body.get(name) not in _EMPTY}
+    options = options_in(body)
     offered = [tool for message in sent if (tool := _tool_in(message)) is not None]
     messages = [message for message in sent if _tool_in(message) is None]
-    instructions = loaded(system if system is not None else body.get("system"))
+    instructions = loaded(system if system is not None else body.get("system", body.get("instructions")))
     if instructions:
         form = "parts" if isinstance(instructions, list) else "content"
         messages = [*_message({"role": "system", form: instructions}), *messages]
@@ -181,11 +184,31 @@ def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, sy
     return ChatRequest(messages, options)
 
 
+def options_in(body: Any) -> dict[str, Any]:
+    """Return the options in a body, or in a record of them, that affect its reply, as OpenAI spells them.
+
+    >>> options_in({"stop_sequences": ["END"], "user": "x", "maxTokens": 9, "tool_choice": {"type": "any"}})
+    {'stop': ['END'], 'max_tokens': 9, 'tool_choice': 'required'}
+    """
+    raw = {_CAPITAL.sub(r"_\1", name).lower(): value for name, value in as_mapping(body).items()}
+    text, config, choice = (as_mapping(raw.get(name)) for name in ("text", "output_config", "tool_choice"))
+    effort = {f"reasoning_{name}": value for name, value in as_mapping(raw.get("reasoning")).items()}
+    own = {_SPELLED.get(name, name): value for name, value in {**text, **effort, **raw}.items()}
+    form = as_mapping(text.get("format", raw.get("output_format", config.get("format"))))
+    if "schema" in form:  # Anthropic's as `serve` sends it
+        schema = form if "name" in form else {"name": "output", "strict": True, **form}
+        own["response_format"] = {"type": "json_schema", "json_schema": {k: schema[k] for k in schema if k != "type"}}
+        own["output_config"] = {name: config[name] for name in config if name != "format"}
+    if (kind := choice.get("type")) and not choice.keys() & {"function", "allowed_tools"}:
+        call = {"type": "function", "function": {"name": choice.get("name", choice.get("toolName"))}}
+        own["tool_choice"] = {"any": "required", "tool": call, "function": call}.get(str(kind), kind)
+    return {name: own[name] for name in own if name in _KEPT and own[name] not in _EMPTY}
+
+
 def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
     """Return whether a request is a plain question: one user text, no option that affects the reply, no tool call."""
-    first = request.messages[0]
-    bare = len(request.messages) == 1 and not request.options and not message.get("tool_calls")
-    return bare and first.get("role") == "user" and isinstance(first.get("content"), str)
+    (role, content), *rest = ((turn.get("role"), turn.get("content")) for turn in request.messages)
+    return role == "user" and isinstance(content, str) and not (rest or request.options or message.get("tool_calls"))
 
 
 def _body(request: Any) -> Mapping[str, Any]:
@@ -380,8 +403,7 @@ def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _reply(choice: Mapping[str, Any]) -> Reply | None:
-    inside = fields_in(loaded(choice.get("message"))) or fields_in(choice.get("content"))
-    message = _unwrapped(inside or choice)
+    message = _unwrapped(fields_in(loaded(choice.get("message"))) or fields_in(choice.get("content")) or choice)
     if choice.get("text") is not None and not message.keys() & {"role", "content", "parts"}:
         message = {"content": choice["text"]}  # a text completion
     if not message.keys() & {"role", "content", "tool_calls", "parts"}:
@@ -396,18 +418,15 @@ def tokens_in(choice: Mapping[str, Any]) -> tuple[Token, ...] | None:
     listed = fields_in(choice.get("logprobs")).get("content")
     if not isinstance(listed, list) or not all(isinstance(token, Mapping) for token in listed):
         return None
-    return tuple([Token(_spelled(token), _logprob(token), _alternatives(token)) for token in listed])
+    return tuple([Token(*_token(entry), _alternatives(entry)) for entry in listed])
 
 
-def _alternatives(token: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    pairs = [(_spelled(top), _logprob(top)) for top in token.get("top_logprobs") or () if isinstance(top, Mapping)]
-    return tuple([(spelled, value) for spelled, value in pairs if value is not None])
+def _alternatives(entry: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    listed = map(_token, objects_in(entry.get("top_logprobs")))
+    return tuple([(text, logprob) for text, logprob in listed if logprob is not None])
 
 
-def _spelled(token: Mapping[str, Any]) -> str:
-    return str(token.get("token") or "")
-
-
-def _logprob(token: Mapping[str, Any]) -> float | None:
-    value = token.get("logprob")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0 else None
+def _token(entry: Mapping[str, Any]) -> tuple[str, float | None]:
+    value = entry.get("logprob")
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0 else None
+    return str(entry.get("token") or ""), number

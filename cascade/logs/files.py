@@ -16,7 +16,7 @@ from typing import Any
 
 from cascade.errors import UsageError
 from cascade.logs.importing import Imported, imported
-from cascade.logs.lines import short_name, writing
+from cascade.logs.lines import writing
 from cascade.logs.own import write_lines, write_parquet
 from cascade.logs.presets import ImportOptions
 from cascade.logs.rowcheck import checked_where
@@ -34,7 +34,7 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise UsageError(f"{short_name(path)} cannot be written: {error.strerror}. Choose another name.") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}. Choose another name.") from None
     return True
 
 

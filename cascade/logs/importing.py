@@ -367,20 +367,24 @@ def _flat(names: Sequence[str], mapped: Mapped, chosen: Preset) -> Layout | None
     return Layout({column: path for column, (path,) in chosen.columns.items() if path in names}, models, {})
 
 
+_OF_MODELS = dict.fromkeys(("answer", "model", "correct", "cost_usd"), "")
+_SUMS = "a row without an answer or a truth"  # such as those below a table
+
+
 def _import_flat(
     tables: Tables, chosen: Preset, flat: Layout, mapped: Mapped, options: ImportOptions, tell: Tell | None
 ) -> Callable[[Path], int]:
     path, models = tables.sources[0].path, list(flat.models)
     truths = [] if chosen.models else [columns["correct"] for columns in flat.models.values() if "correct" in columns]
     if not flat.question.keys() & {"question", "episode_id"}:
-        present = dict.fromkeys(("answer", "model", "correct", "cost_usd"), "")
         raise UsageError(
             f"{path} is read as a table with columns for the models {', '.join(models)}, and no column has the "
-            f"question: add {' '.join(missing(list(flat.ignored), present))}"
+            f"question: add {' '.join(missing(list(flat.ignored), _OF_MODELS))}"
         )
     fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
-    form = replace(preset("table"), drop=_sums(fields), steps="models", runs=True, flat=True)
-    chosen = replace(form, sql=chosen.sql, chats=chosen.chats)
+    answers = [name_literal(name) for name in fields if name.endswith((" answer", " correct"))]
+    table = replace(preset("table"), drop={_SUMS: f"coalesce({', '.join(answers)}) IS NULL"})
+    chosen = replace(table, steps="models", runs=True, flat=True, sql=chosen.sql, chats=chosen.chats)
     read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
     by_hand = {column: field for column, field in mapped.columns.items() if column in flat.question}
     for model, columns in mapped.of_model.items():
@@ -399,12 +403,6 @@ def _import_flat(
         tell([*ordered.describe(), f"the steps are {' > '.join(by_step)}, {reason}; {_CHANGE}"])
     place_calls(tables, chosen, options, by_step)
     return partial(write_rows, tables, options, placed=False, sort=by_step != listed)
-
-
-def _sums(columns: Iterable[str]) -> Mapping[str, str]:
-    """Return a preset's `drop` for a flat table's rows with no answer or truth, such as the sums below the table."""
-    names = [name_literal(name) for name in columns if name.endswith((" answer", " correct"))]
-    return {"a row without an answer or a truth": f"coalesce({', '.join(names)}) IS NULL"}
 
 
 def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:

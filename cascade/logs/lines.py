@@ -60,15 +60,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{short_name(path)} cannot be written: {error.strerror or error}.") from None
-
-
-_SHOWN_CHARS = 200
-
-
-def short_name(path: Path) -> str:
-    """Return a path as an error shows it, shortened if it is long."""
-    return str(path) if len(str(path)) <= _SHOWN_CHARS else f"{str(path)[:_SHOWN_CHARS]}…"
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:

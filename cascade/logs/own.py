@@ -29,7 +29,7 @@ from cascade.logs.rowcheck import (
     fitting_signals,
     storable,
 )
-from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
+from cascade.logs.schema import COLUMNS, PLACES, SCHEMA_VERSION, Dropped
 from cascade.logs.source import Source, note_rejects, sources
 
 _SQL_TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
@@ -40,7 +40,6 @@ _MACROS = {WHOLE: ("whole", _INTEGERS), NUMBER: ("number", _NUMBERS), TRUTH: ("t
 ROWS_A_GROUP = 16_384
 """Rows per row group of a Parquet file."""
 _UNKNOWN_AT_MOST = 50
-_PLACES = 3
 NO_QUESTION = "question is null"
 
 
@@ -56,7 +55,7 @@ class Tables:
     def count(self, reason: str, table: str, condition: str = "true", *, note: bool = False) -> None:
         """Count the rows that meet a condition, with the first locations; `reason` is SQL for what to count them as."""
         query = (
-            f"SELECT {reason} AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {condition} "
+            f"SELECT {reason} AS reason, count(*), min([file, row], {PLACES}) FROM {table} WHERE {condition} "
             "GROUP BY ALL HAVING count(*) > 0 ORDER BY min(n)"
         )
         report = self.dropped.note if note else self.dropped.drop
@@ -292,8 +291,5 @@ def _encoded(row: Mapping[str, Any]) -> str:
 
 def copy_rows(duck: Duck, query: str, path: Path) -> int:
     """Write the rows of a query with cascade's columns into a Parquet file, and return their number."""
-    written = duck.rows(
-        f"COPY ({query}) TO {text_literal(path.absolute())} "
-        f"(FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false, ROW_GROUP_SIZE {ROWS_A_GROUP})"
-    )
-    return int(written[0][0])
+    options = f"FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false, ROW_GROUP_SIZE {ROWS_A_GROUP}"
+    return int(duck.value(f"COPY ({query}) TO {text_literal(path.absolute())} ({options})"))

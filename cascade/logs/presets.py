@@ -84,7 +84,7 @@ class Preset:
         files: whether each model has a file of its own; if costs are unknown, their order is that of the models.
         runs: whether a model's further answer to the same question belongs to another run.
         flat: whether a row is an episode, with columns for each model.
-        free: the condition under which a cost of 0 is real; with `list_price`, others become the tokens' list price.
+        free: the condition under which a cost of 0 is real; if given, others become the tokens' list price.
         models: how the fields of a model end, by column, in a table with columns for each model.
         rows: a query on `raw` that places the rows itself.
     """
@@ -105,7 +105,6 @@ class Preset:
     runs: bool = False
     flat: bool = False
     free: str | None = None
-    list_price: bool = False
     cost_source: str = "the table"
     models: Mapping[str, str] = field(default_factory=dict)
     macros: str = ""

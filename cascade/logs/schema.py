@@ -385,7 +385,7 @@ def is_hashed(text: str) -> bool:
     return text.startswith("sha256:") and _HASHED.fullmatch(text) is not None
 
 
-_PLACES = 3
+PLACES = 3
 
 
 @dataclass(slots=True)
@@ -411,13 +411,13 @@ class Dropped:
 
     def drop(self, reason: str, location: str, count: int = 1) -> None:
         """Count rows that are left out."""
-        if self.rows[reason] < _PLACES:
+        if self.rows[reason] < PLACES:
             self.first.append(f"{location}: {reason}")
         self.rows[reason] += count
 
     def note(self, reason: str, location: str, count: int = 1) -> None:
         """Count rows that are kept although something is odd about them."""
-        if self.notes[reason] < _PLACES:
+        if self.notes[reason] < PLACES:
             self.noted.append(f"{location}: {reason}")
         self.notes[reason] += count
 
@@ -438,9 +438,9 @@ class Dropped:
             return ""
         places, reasons = [*self.first, *self.noted], [*self.rows, *self.notes]
         of_reason = [[place for place in places if place.endswith(f": {reason}")] for reason in reasons]
-        listed = dict.fromkeys(place for at in range(_PLACES) for own in of_reason for place in own[at : at + 1])
+        listed = dict.fromkeys(place for at in range(PLACES) for own in of_reason for place in own[at : at + 1])
         known = f": {reasons[0]}" if len(reasons) == 1 else ""
-        return f"{'; '.join(clauses)}. First: {'; '.join([place.removesuffix(known) for place in [*listed][:_PLACES]])}"
+        return f"{'; '.join(clauses)}. First: {'; '.join([place.removesuffix(known) for place in [*listed][:PLACES]])}"
 
 
 def _counted(counts: Counter[str]) -> str:

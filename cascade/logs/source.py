@@ -347,8 +347,7 @@ def as_json(source: Source) -> Source:
     """Return a table as a source of JSON records."""
     fields = ", ".join(f"{text_literal(name)}, {name_literal(name)}" for name in source.names)
     columns = f"row, json_object({fields})::VARCHAR AS line, NULL AS around"
-    relation = f"SELECT {columns} FROM ({source.relation})"
-    return source._replace(relation=relation, is_json=True)
+    return source._replace(relation=f"SELECT {columns} FROM ({source.relation})", is_json=True)
 
 
 def mended(line: str | None) -> str | None:

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cascade.chat import objects_in
-from cascade.logs.chats import as_mapping, loaded
+from cascade.logs.chats import as_mapping, loaded, options_in
 
 _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _NUMBERED = re.compile(r"(?P<start>.+?)\.(?P<at>\d{1,4})\.(?P<rest>.+)")
-_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _EVALUATION = "gen_ai.evaluation"
 _SENT = "gen_ai.request."
 _UNSENT = {"temperature": 1, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
@@ -97,8 +96,8 @@ def prepared_span(line: str | None, _around: str | None) -> str | None:
             flat |= {key: value for key, value in nested(fields).items() if key not in flat}
     own = {name: value for name, value in span.items() if name not in {"attributes", "events"}}
     options = {name.removeprefix(_SENT): value for name, value in flat.items() if name.startswith(_SENT)}
-    of_events = {"request": request or None, "choices": choices or None, "scores": scores}
-    of_events["settings"] = _numbers({**options, "stop": options.get("stop_sequences")})
+    settings = _numbers({"tool_choice": flat.get("ai.prompt.toolChoice"), **options})
+    of_events = {"request": request or None, "choices": choices or None, "scores": scores, "settings": settings}
     return json.dumps({**own, **flat, **of_events})
 
 
@@ -108,9 +107,8 @@ def prepared_observation(line: str | None, around: str | None) -> str | None:
     if not record:
         return None
     scores = {**_scores(trace.get("scores"), record.get("id")), **_scores(record.get("scores"), record.get("id"))}
-    options = as_mapping(record.get("modelParameters", record.get("model_parameters"))).items()
-    settings = _numbers({_CAPITAL.sub(r"_\1", name).lower(): value for name, value in options})
-    sent = {name: value for name, value in settings.items() if value != _UNSENT.get(name)}
+    settings = _numbers(options_in(record.get("modelParameters", record.get("model_parameters")))).items()
+    sent = {name: value for name, value in settings if value != _UNSENT.get(name)}
     return json.dumps({**record, "settings": sent, "scores": scores, "around": trace})
 
 
@@ -138,9 +136,8 @@ def _scores(raw: Any, observation: Any) -> dict[str, Any]:
     decoded = loaded(raw)
     if isinstance(decoded, Mapping):
         return dict(decoded)
-    scores = [score for score in objects_in(decoded) if score.get("name")]
-    mine = [score for score in scores if score.get("observationId", score.get("observation_id")) in {None, observation}]
     return {
         str(score["name"]): score.get("stringValue") or score.get("string_value") or score.get("value")
-        for score in mine
+        for score in objects_in(decoded)
+        if score.get("name") and score.get("observationId", score.get("observation_id")) in (None, observation)
     }

@@ -118,6 +118,7 @@ def test_f54_a_packed_or_binary_file_damaged_anywhere_is_no_crash(tmp_path: Path
         if fault == "cut":
             assert read == [f"q{i}" for i in range(len(read))]
             assert refusal or dropped.count == (place > 0)
+            assert refusal or read or place < len(whole) // 2
 
 
 def test_f54_an_empty_file_is_no_parquet(tmp_path: Path) -> None:
@@ -151,15 +152,6 @@ def test_f29_a_bomb_of_zeros_does_not_fill_the_memory(tmp_path: Path, monkeypatc
     tracemalloc.stop()
     assert (found, dropped.count) == (["q1", "q2"], 1)
     assert peak < 20 << 20
-
-
-# --- F57: numbers that are none ---
-
-
-def test_f57_a_written_number_that_is_none_is_null_with_a_flag(tmp_path: Path) -> None:
-    write_rows(tmp_path / "log.jsonl", [row(1, confidence=float("nan"))])
-    (read,) = read_rows(tmp_path / "log.jsonl")
-    assert (read["confidence"], read["signals"]) == (None, {"replay": {"not_finite": ["confidence"]}})
 
 
 pq = pytest.importorskip("pyarrow.parquet")

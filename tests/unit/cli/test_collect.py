@@ -138,8 +138,6 @@ def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli, scripted):
         (("--matcher", "exactly"), "There is no matcher 'exactly'"),
         (("--limit", "0"), "--limit"),
         (("-c", "nowhere.yaml"), "nowhere.yaml"),
-        (("-o", "log.csv"), "must end in one of .jsonl, .jsonl.gz, .parquet"),
-        (("-o", "nowhere/log.jsonl"), "There is no folder nowhere"),
     ],
 )
 def test_bad_usage_is_2_and_nothing_is_asked_or_written(cli, scripted, tmp_path, flags, said):

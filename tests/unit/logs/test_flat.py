@@ -473,27 +473,6 @@ def test_answers_come_in_many_forms(tmp_path, fields, gold):
     assert dropped.notes.total() == (0 if gold else 1)
 
 
-def test_a_table_is_read_by_its_first_line(tmp_path):
-    path = tmp_path / "q.csv"
-    path.write_bytes(
-        b"\xef\xbb\xbfid,question,answers,choices,context\r\n"
-        b'1,"Two\nlines, with a comma","[""a"", ""b""]",,\r\n'
-        b'2,Which?,2,"[""1"", ""2""]",A text.\r\n'
-    )
-    first, second = read_questions(path)
-    assert (first.id, first.question.text, first.gold) == ("1", "Two\nlines, with a comma", ("a", "b"))
-    assert (second.question, second.gold) == (Question("Which?\nA. 1\nB. 2", "A text."), ("B", "2"))
-
-
-def test_packed_and_listed_files_are_read(tmp_path):
-    rows = [{"question": "x"}, {"question": "y"}]
-    (tmp_path / "q.json").write_text(json.dumps(rows, indent=1))
-    (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(b'{"question": "x"}\n{"question": "y"}'))
-    (tmp_path / "q.csv.gz").write_bytes(gzip.compress(b"question\nx\ny\n"))
-    for name in ("q.json", "q.jsonl.gz", "q.csv.gz"):
-        assert [one.question.text for one in read_questions(tmp_path / name)] == ["x", "y"]
-
-
 # --- choices ---
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import zipfile
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from cascade.money import PriceTable
 from cascade.types import Usage
 from unit.logs.reading import lines, picked, rows_of
 
-MINI = "gpt-4o-mini"
+MINI, HAIKU = "gpt-4o-mini", "claude-haiku-4-5"
 PRICED = PriceTable.bundled().price(MINI)
 TOOL = {
     "type": "function",
@@ -335,7 +337,6 @@ def test_a_short_request_whose_options_are_on_record_is_kept_with_them(tmp_path,
 SENT = {"temperature": 0.2, "max_tokens": 100, "stop": ["END"], "parallel_tool_calls": False}
 UNSENT = {"temperature": 1, "max_tokens": "Infinity", "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
 CAMEL = {"temperature": "0.2", "maxTokens": "100", "stop": ["END"], "parallelToolCalls": False}
-OTEL = {"temperature": 0.2, "max_tokens": 100, "stop_sequences": ["END"], "seed": 7}
 
 
 @pytest.mark.parametrize(
@@ -344,10 +345,6 @@ OTEL = {"temperature": 0.2, "max_tokens": 100, "stop_sequences": ["END"], "seed"
         (observed(modelParameters=SENT), SENT),
         (observed(modelParameters=json.dumps(CAMEL)), SENT),
         (observed(modelParameters=UNSENT), {}),  # what its wrapper of OpenAI's client writes where nothing was sent
-        (
-            export(span(1, {f"gen_ai.request.{name}": value for name, value in OTEL.items()})),
-            {"temperature": 0.2, "max_tokens": 100, "stop": ["END"]},
-        ),
         (export(span(1, {"llm.invocation_parameters": json.dumps({"model": "small", **SENT})})), SENT),
         (export(span(1, {"llm.invocation_parameters": json.dumps({"system": "Be brief.", "messages": [], **SENT})})), SENT),
     ],
@@ -398,6 +395,98 @@ def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path):
     assert picked(rows, "episode_id", "step", "group") == [("trace-1", 1, "trace-1"), ("trace-1/2", 1, "trace-1")]
 
 
+BODY = {"temperature": 0.2, "max_tokens": 9, "stop": ["END"]}
+EXPORTS = {  # the records of a call, and the file around them
+    "ai sdk": (
+        """{"traceId": "$at $name", "spanId": "root", "startTimeUnixNano": 1, "attributes": {"ai.response.text": "x"}},
+        {"traceId": "$at $name", "spanId": "own", "parentSpanId": "root", "attributes": {"gen_ai.request.model": $model,
+        "ai.prompt.messages": "[{\\"role\\": \\"user\\", \\"content\\": [{\\"type\\": \\"text\\", \\"text\\": \\"$asked\\"}]}]",
+        "gen_ai.request.temperature": 0.2, "gen_ai.request.max_tokens": 9, "gen_ai.request.stop_sequences": ["END"],
+        "ai.prompt.tools": ["{\\"type\\": \\"function\\", \\"name\\": \\"f\\"}"], "ai.response.text": $answer,
+        "gen_ai.response.finish_reasons": ["tool-calls"], "gen_ai.usage.input_tokens": $input_tokens,
+        "gen_ai.usage.output_tokens": $output_tokens, "ai.usage.cachedInputTokens": $cached_input_tokens,
+        "ai.usage.inputTokenDetails.cacheWriteTokens": $written}}""",
+        '{"resourceSpans": [{"scopeSpans": [{"spans": [%s]}]}]}',
+    ),
+    "promptfoo": (
+        """{"promptIdx": 0, "testIdx": $at, "provider": {"id": "anthropic:messages:$name", "label": ""}, "success": $correct,
+        "prompt": {"raw": "[{\\"role\\": \\"user\\", \\"content\\": \\"$asked\\"}]"}, "cost": $cost_usd, "latencyMs": $latency_ms,
+        "response": {"output": $answer, "tokenUsage": {"prompt": $input_tokens, "completion": $output_tokens}, "cached": false},
+        "failureReason": 1, "gradingResult": {"pass": $correct, "score": 0.5}}""",
+        '{"evalId": "e", "results": {"version": 3, "results": [%s], "stats": {}}, "config": {}}',
+    ),
+    "deepeval": (
+        """{"name": "case $at", "input": $question, "actualOutput": $answer, "expectedOutput": "The Mur", "success": $correct,
+        "inputTokenCount": $input_tokens, "outputTokenCount": $output_tokens, "tokenCost": $cost_usd, "completionTime": $latency_s,
+        "metricsData": [{"name": "GEval", "success": $correct, "score": 0.5}], "evaluationCost": 0.5, "runDuration": 9}""",
+        '{"testCases": [%s], "hyperparameters": {}, "testPassed": 1}',
+    ),
+    "helm": (
+        """{"instance": {"id": "id$at", "references": [{"output": {"text": "The Mur"}, "tags": ["correct"]}]}, "train_trial_index": 0,
+        "output_mapping": {"A": "The Mur", "B": "None;\\nit is dry"}, "request": {"model": $model, "prompt": $question, "temperature": 0.2,
+        "max_tokens": 9, "stop_sequences": ["END"], "num_completions": 1, "echo_prompt": false}, "result": {"success": true,
+        "completions": [{"text": " $letter", "tokens": [{"text": " A", "logprob": -0.5}]}], "request_time": $latency_s}}""",
+        '{"adapter_spec": {}, "request_states": [%s]}',
+    ),
+    "helicone": (
+        """{"request_id": "$at$name", "request_properties": {"Helicone-Session-Id": "s$at"}, "request_model": $model, "costUSD": 0,
+        "request_body": {"model": $model, "messages": [{"role": "user", "content": $question}], "temperature": 0.2, "max_tokens": 9,
+        "stop_sequences": ["END"]}, "response_body": {"content": [{"type": "text", "text": $answer}], "usage": {"input_tokens": $fresh,
+        "cache_read_input_tokens": $cached_input_tokens, "cache_creation_input_tokens": $written, "output_tokens": $output_tokens}},
+        "response_status": 200, "delay_ms": $latency_ms, "prompt_tokens": $fresh, "prompt_cache_write_tokens": $written,
+        "prompt_cache_read_tokens": $cached_input_tokens, "completion_tokens": $output_tokens, "scores": {"fit": {"value": $correct}},
+        "cache_reference_id": "00000000-0000-0000-0000-000000000000"}""",
+        "[%s]",
+    ),
+}
+WRITTEN = {"cost_nano_usd": "cost|written", "input_tokens": "input|fresh", "latency_ms": "latency"}
+FIGURES = ("correct", "cached_input_tokens", "cost_nano_usd", "input_tokens", "output_tokens", "latency_ms")
+
+
+def called() -> list[dict[str, Any]]:
+    """What two models did with 20 requests; `name`, `letter`, `at` and `asked` are written inside of texts."""
+    rng, calls = random.Random(7), list[dict[str, Any]]()
+    for at, (model, rate) in product(range(20), ((HAIKU, 0.6), ("claude-opus-4-5", 0.95))):
+        fresh, cached, written = rng.randrange(20, 400), rng.choice([0, 128]), rng.choice([0, 64])
+        usage = Usage(fresh + cached + written, rng.randrange(8, 40), cached, None, False, written, 0)
+        question, correct, ms = f"River of\ntown {at}, “1,5”?", rng.random() < rate, float(rng.randrange(99, 999))
+        cost = PriceTable.bundled().price(model).cost_nano_usd(usage)
+        own = {"at": at, "model": json.dumps(model), "name": model, "fresh": fresh, "written": written}
+        own |= {"letter": "BA"[correct], "asked": json.dumps(json.dumps(question))[3:-3], "latency_s": ms / 1000}
+        own |= {"question": json.dumps(question), "cost_usd": cost / 1e9}
+        own |= {"answer": json.dumps("The Mur" if correct else "None;\nit is dry")}
+        figures = (correct, cached, cost, usage.input_tokens, usage.output_tokens, ms)
+        calls.append(own | dict(zip(FIGURES, figures, strict=True)) | {"correct": json.dumps(correct)})
+    return calls
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_an_export_holds_the_figures_that_it_was_written_from(tmp_path: Path, kind: str) -> None:
+    (template, around), calls, files = EXPORTS[kind], called(), list[Path]()
+    for model in (HAIKU, "claude-opus-4-5"):
+        records = [re.sub(r"\$(\w+)", r"%(\1)s", template) % call for call in calls if call["name"] == model]
+        files.append(lines(tmp_path / model / "export.json", json.loads(around % ", ".join(records))))
+    columns = {"correct": "scores.fit.value"} if kind == "helicone" else {}
+    rows = rows_of(*files, models=[file.parent.name for file in files], columns=columns)
+    has = [name for name in FIGURES if re.search(rf"\$({WRITTEN.get(name, name)})", template)]
+    names = ("question", "model", "answer", *has)
+    read = [
+        {
+            name: json.loads(str(value)) if name in ("question", "model", "answer", "correct") else value
+            for name, value in call.items()
+        }
+        for call in calls
+    ]
+    assert sorted(map(str, picked(rows, *names))) == sorted(map(str, picked(read, *names)))
+    assert {row[name] for row in rows for name in {*FIGURES} - {*has}} <= {None}
+    assert len({row["episode_id"] for row in rows}) == 20
+    sent = [chat_of(row).options if row["context"] else {} for row in rows]
+    assert [{name: of[name] for name in of if name != "tools"} for of in sent] == [
+        BODY if "stop_sequences" in template else {}
+    ] * 40
+    assert {(row["signals"] or {}).get("message_faults", 0) for row in rows} == {0}
+
+
 def request(custom_id: str, **fields: Any) -> dict[str, Any]:
     body = {"model": MINI, "messages": TALK, "tools": [TOOL]}
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body, **fields}
@@ -418,7 +507,6 @@ def result(custom_id: str, model: str, city: str = "Graz") -> dict[str, Any]:
     return {"id": "r", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
-HAIKU = "claude-haiku-4-5"
 GOLDEN = {
     "openai": """{"custom_id": "a", "body": {"input": "Which river?"}}
     {"custom_id": "a", "response": {"body": {"model": "m", "output": [{"role": "assistant", "content": "Danube"}],
@@ -452,6 +540,45 @@ def test_a_record_of_each_kind_is_read_with_its_image_and_settings(tmp_path, kin
     assert picked([row], *names) == [("Which river?", "Danube", HAIKU, 30, 10, 12, cost)]
     sent = [text in str(row["context"]) for text in ("data:image/png;base64,i", '"temperature":0')]
     assert sent == ["image" in GOLDEN[kind]] * 2
+
+
+SCHEMA = TOOL["function"]["parameters"]  # type: ignore[index]
+SPELLINGS = {  # $ is the schema of the tool and of the reply
+    "params": """{"temperature": 0.2, "max_tokens": 9, "stop_sequences": ["END"], "system": "Be short.", "messages": [{"role": "user",
+    "content": "Which river?"}], "output_config": {"format": {"type": "json_schema", "schema": $}}, "tool_choice": {"type": "any"},
+    "tools": [{"name": "get_weather", "input_schema": $}]}""",
+    "body": """{"temperature": 0.2, "max_output_tokens": 9, "stop": ["END"], "instructions": "Be short.", "input": "Which river?",
+    "text": {"format": {"type": "json_schema", "name": "output", "schema": $, "strict": true}}, "tool_choice": "required",
+    "tools": [{"type": "function", "name": "get_weather", "parameters": $}]}""",
+    "request": """{"contents": [{"role": "user", "parts": [{"text": "Which river?"}]}], "systemInstruction": {"parts": [{"text": "Be short."}]},
+    "tools": [{"functionDeclarations": [{"name": "get_weather", "parameters": $}]}], "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
+    "generationConfig": {"temperature": 0.2, "maxOutputTokens": 9, "stopSequences": ["END"], "responseSchema": $}}""",
+    "inputBodyJson": """{"messages": [{"role": "user", "content": [{"text": "Which river?"}]}], "system": [{"text": "Be short."}],
+    "inferenceConfig": {"temperature": 0.2, "maxTokens": 9, "stopSequences": ["END"]}, "toolConfig": {"toolChoice": {"any": {}},
+    "tools": [{"toolSpec": {"name": "get_weather", "inputSchema": {"json": $}}}]}}""",
+}
+
+
+@pytest.mark.parametrize("field", SPELLINGS)
+def test_a_request_is_the_same_in_the_spelling_of_each_vendor(tmp_path, field):
+    """Before, stop sequences, instructions, schemas and tool choices of some were lost in silence."""
+    sent, text = (
+        json.loads(
+            SPELLINGS[field].replace(
+                "$", json.dumps(SCHEMA).replace('"object"', '"OBJECT"' if field == "request" else '"object"')
+            )
+        ),
+        {"role": "assistant", "content": "Inn"},
+    )
+    bedrock = {"schemaType": "x", "modelId": "m", "input": {field: sent}, "output": {"outputBodyJson": text}}
+    reply = {"custom_id": "a", "response": {"body": {"model": "m", "choices": [{"message": text}]}}}
+    records = [bedrock] if field == "inputBodyJson" else [{"custom_id": "a", field: sent}, reply]
+    (row,) = rows_of(lines(tmp_path / "log.jsonl", *records))
+    form = {"type": "json_schema", "json_schema": {"name": "output", "schema": SCHEMA, "strict": True}}
+    options = {**BODY, "tools": [TOOL], "tool_choice": "required", "response_format": form}
+    options = {name: options[name] for name in options if name != "response_format" or field != "inputBodyJson"}
+    asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which river?"}]
+    assert json.loads(row["context"]) == json.loads(ChatRequest(asked, options).canonical)
 
 
 def test_the_files_of_a_batch_are_joined(tmp_path):
