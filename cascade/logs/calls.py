@@ -16,7 +16,7 @@ from cascade.errors import UsageError
 from cascade.logs.duck import name_literal, text_literal
 from cascade.logs.own import NO_QUESTION, Tables, bits, converted, copy_rows, macro_of, sql_type, value_name, value_of
 from cascade.logs.presets import SIGNALS, ImportOptions, Preset
-from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS, WHOLE
+from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 OF_EPISODE = ("question", "gold", "group", "segment", "user", "context", "dataset", "split")
@@ -31,7 +31,7 @@ _MACROS = (
     | dict.fromkeys(("latency_s", "latency_ms"), "duration")
 )
 """The macros that convert the texts of times and of targets other than cascade's columns."""
-_WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "log_prob": "log-prob", "whole": WHOLE} | {
+_WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "log_prob": "log-prob", "whole": "count"} | {
     name: name for name in (NUMBER, "duration")
 }
 """By macro: the kind of value that it reads, which a note names if a text is none."""
