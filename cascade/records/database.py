@@ -392,6 +392,7 @@ _POSTGRES: tuple[tuple[str, type[CascadeError], str], ...] = (
     ("25006", UsageError, "the server only reads: {reason}"),
     ("22", UsageError, "a value does not fit: {reason}"),
     ("23", UsageError, _RULE),
+    ("42P01", StoreError, "a table is gone: {reason}"),
     ("42", UsageError, "the tables are not as cascade makes them: {reason}"),
 )
 """The same, by the start of the SQLSTATE (PostgreSQL 15, appendix A). A refused connection has none."""

@@ -143,9 +143,8 @@ class StoreLink:
             self._failed(str(error), run.began_s)
             raise
         finally:
-            now_s = time.monotonic()
-            if not isinstance(sys.exception(), StoreError) and now_s <= run.began_s + self.limit_s:
-                self._worked_s = now_s  # any other error is an answer, too
+            if not isinstance(sys.exception(), StoreError) and time.monotonic() <= run.began_s + self.limit_s:
+                self._worked_s = time.monotonic()  # any other error is an answer, too
                 if self.problem is not None:
                     self.problem, self._again_s = None, float("-inf")
                     logger.warning("the %s store answers again", self.name)

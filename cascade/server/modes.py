@@ -22,7 +22,7 @@ from typing import Any, get_args
 from cascade.conformal.certificate import digest
 from cascade.conformal.monitor import is_drawn
 from cascade.engine import RunPlan, drive
-from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
+from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError, UsageError
 from cascade.modes import draws
 from cascade.modes.state import CascadeState, Draw, InForce, Mode
 from cascade.modes.store import ModeStore, now_iso
@@ -154,8 +154,8 @@ class Modes:
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
-        """Leave the block, without an error, if the store fails or is late."""
-        with suppress(StoreError, TimeoutError):
+        """Leave the block, without an error, if the store fails, is late, or was made anew without the cascade."""
+        with suppress(StoreError, UsageError, TimeoutError):
             async with asyncio.timeout(max(0.0, within_s)):
                 yield
 

@@ -335,7 +335,7 @@ def test_f53_a_server_that_drops_its_connections_is_found_again():
         ("42501", UsageError, "may not do this"),
         ("25006", UsageError, "only reads"),
         ("22P05", UsageError, "does not fit"),
-        ("42P01", UsageError, "not as cascade makes them"),
+        ("42P01", StoreError, "a table is gone"),
         ("57P01", StoreError, "failed (57P01)"),
     ],
 )
