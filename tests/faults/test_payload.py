@@ -11,11 +11,10 @@ import pytest
 from steps import superlinear
 
 from cascade.errors import BudgetExceededError, ConfigError, StreamInterruptedError
-from cascade.providers.fake import reply
 from cascade.types import Answer, TextDelta
 
 from .bench import PROVIDERS, SMALL_COST, Bench
-from .bodies import QUESTION, chat, choice, entry
+from .bodies import QUESTION, chat, choice
 
 LADDER = {"kind": "ladder", "models": ["base"]}
 
@@ -128,21 +127,6 @@ def test_f25_what_is_no_log_probability_is_no_verdict(bench, mode, provider):
     logprobs = [token.logprob for call in answer.calls for token in call.completion.tokens or ()]
     assert None in logprobs
     assert all(value is None or value <= 0 for value in logprobs)
-
-
-def test_f25_minus_infinity_is_probability_zero(bench):
-    orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [reply("No, the Danube", p_yes=0.0)]})
-    answer = orchestrator.ask(QUESTION)
-    assert answer.steps[0].signals["p_yes"] == 0.0
-    assert answer.text == "the Danube"
-
-
-@pytest.mark.parametrize("bad", [math.nan, 3.5, None, "low"])
-def test_f25_half_a_verdict_is_no_verdict(bench, bad):
-    """If the probability of No is not known, the probability of Yes among {Yes, No} is not known either."""
-    half = chat(choice("Yes", logprobs=[entry("Yes", -0.5, Yes=-0.5, No=bad)]))
-    orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [half]})
-    assert orchestrator.ask(QUESTION).steps[0].signals["p_yes"] is None
 
 
 PARTIAL = "Reasoning: It is on t"

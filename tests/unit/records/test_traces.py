@@ -478,6 +478,22 @@ def test_a_server_that_does_not_answer_ends_a_transaction_in_time_and_the_next_w
             assert connection.scalar(sa.text("SELECT 1")) == 1
 
 
+def test_a_connection_to_a_server_has_the_time_of_a_transaction_but_2_to_10_s(monkeypatch):
+    import sqlalchemy as sa
+
+    given: list[int] = []
+
+    def refuse(_url: str, connect_args: dict[str, Any], **_: Any) -> None:
+        given.append(connect_args["connect_timeout"])
+        raise sa.exc.ArgumentError
+
+    monkeypatch.setattr(sa, "create_engine", refuse)
+    for limit_s in (0.5, 4.0, 60.0):
+        with pytest.raises(UsageError):
+            Database("postgresql://me@host/db", limit_s=limit_s)
+    assert given == [2, 4, 10]
+
+
 def test_a_file_that_is_open_is_not_opened_again_beside_sqlite(file_url, monkeypatch):
     """To close it would release SQLite's locks on it in this process: another one could then damage it."""
     with Store(file_url) as store:
