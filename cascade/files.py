@@ -18,7 +18,8 @@ from cascade.safety import read_bounded
 
 MOST_BYTES = 1 << 28
 """256 MiB, enough for the ids of ten million questions. A larger file is refused before it is read."""
-REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit)"
+REPAIR = "restore the file as it was, and readable, or make it again"
+"""What to do about a file that cannot be read or was changed."""
 
 
 class Closed:
@@ -60,7 +61,7 @@ def content(file: Path) -> bytes:
         size = file.stat().st_size
         data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES)
     except OSError as error:
-        raise ConfigError([f"it cannot be read: {error.strerror}"], str(file)) from None
+        raise ConfigError([f"it cannot be read: {error.strerror}; {REPAIR}"], str(file)) from None
     if data is None:
         raise ConfigError([f"it has {size:,} bytes or more; more than {MOST_BYTES:,} are not read"], str(file))
     return data
@@ -74,13 +75,7 @@ def json_of(file: Path) -> Any:
             data.decode("utf-8"), object_pairs_hook=without_repeats, parse_constant=_finite, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"it is not JSON as cascade writes it: {error}"], str(file)) from None
-
-
-def damaged(error: ConfigError) -> ConfigError:
-    """Return the error of a file, with advice added."""
-    *first, last = error.problems
-    return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
+        raise ConfigError([f"it is not JSON as cascade writes it: {error}; {REPAIR}"], str(file)) from None
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

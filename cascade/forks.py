@@ -84,7 +84,6 @@ def _in_child() -> None:
             renew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _quiet.acquire(timeout=_WAIT_S), after_in_parent=_in_parent, after_in_child=_in_child
-    )
+os.register_at_fork(
+    before=lambda: _quiet.acquire(timeout=_WAIT_S), after_in_parent=_in_parent, after_in_child=_in_child
+)

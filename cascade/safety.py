@@ -284,13 +284,11 @@ def open_regular(path: Path, *, or_open_pipe: bool = False) -> BinaryIO:
         OSError: the file cannot be opened, or is not a regular file; `strerror` then says so.
     """
     _check_kind(path.stat().st_mode, path, or_open_pipe=or_open_pipe)  # opening some devices has an effect
-    plain = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    nonblocking = getattr(os, "O_NONBLOCK", 0)  # another file may have taken its place since, and a pipe would wait
-    descriptor = os.open(path, os.O_RDONLY | nonblocking | plain)
+    # O_NONBLOCK: another file may have taken its place since, and a pipe would wait
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_kind(os.fstat(descriptor).st_mode, path, or_open_pipe=or_open_pipe)
-        if nonblocking:
-            os.set_blocking(descriptor, True)
+        os.set_blocking(descriptor, True)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -361,5 +359,5 @@ def exit_code(
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     """Kill a command and the processes of its group."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()

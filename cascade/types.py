@@ -356,9 +356,11 @@ class Answer:
     @property
     def served(self) -> tuple[Candidate, Call] | None:
         """The candidate whose text is served, and its call; None if nothing is served."""
+        decided = {step.number for step in self.steps if step.decision and step.decision.keep}
+        decided |= {judged for step in self.steps if step.number in decided for judged in step.parents or ()}
         for step in self.steps:
             indices = step.decision.keep if step.decision is not None else ()
-            for index in indices or range(len(step.candidates)):
+            for index in indices or range(len(step.candidates) if step.number in decided or not decided else 0):
                 candidate = step.candidates[index]
                 calls = [
                     call
@@ -491,8 +493,6 @@ class Answer:
 
 
 _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
-
-
 _IMPOSSIBLE_LOGPROB = -9999.0
 """OpenAI's value for the log-probability of an impossible token, since JSON has no infinity."""
 

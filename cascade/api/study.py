@@ -38,6 +38,7 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import Dropped, is_hashed
 from cascade.money import Usage, dollars, total_nano_usd, usd_or_none
 from cascade.orchestrator import Orchestrator
+from cascade.plans.nodes import Plan, PlanNode, judges_of
 from cascade.plans.prompts import load as load_prompts
 from cascade.plans.verdict import ALTERNATIVES, example_verdicts
 from cascade.plans.verdict import read as read_verdict
@@ -201,7 +202,7 @@ def evaluate(
     >>> result.reports[0].document["requests"]
     244
     """
-    refuse(whole_problems(seed=seed))
+    refuse(whole_problems(seed=seed) + share_problems(level=level))
     options, named = LogOptions.of(log), {"kind": "directory", "path": str(policy)}
     settings = policy_section(policy if isinstance(policy, Mapping) else named)
     directory = _certified(settings.path) if isinstance(settings, DirectoryConfig) else None
@@ -209,8 +210,6 @@ def evaluate(
     if audits:
         if directory is None or promise is None:
             raise UsageError("Audits test certificates: name a policy directory that has some.")
-        if problems := share_problems(level=level):
-            raise UsageError(f"{'; '.join(problems)}.")
         return _audited(options, directory, promise, level, tell)
     kind, options = None if promise is None else promise.kind, _as_certified(options, directory)
     reading, reports = read_judged(options, kind, tell), list[Report]()
@@ -411,8 +410,10 @@ def _recorded(
     runtime: Runtime, log: LogOptions, policy: PolicyDirectory, tell: Tell
 ) -> tuple[tuple[Canary, ...], list[float | None], int | None]:
     """Return inputs of the judge that the fit saw, drawn by the policy's hash; their P(yes) in the log; the cost."""
-    bought = policy.policy.nodes or range(len(runtime.configured.nodes))
-    if all(runtime.configured.nodes[node].purpose != "judge" for node in bought):
+    plan, bought = runtime.configured, policy.policy.nodes or range(len(policy.plan))
+    steps = {policy.plan[node].step + 1 for node in bought}
+    judges = {step: judge for step, judge in judges_of(plan.nodes).items() if step in steps}
+    if not judges:
         raise UsageError("The policy asks no judge with a P(yes), so it needs no canaries.")
     where, used = parse_where(log.where or ()), policy.requests
     rows = log.log.rows if isinstance(log.log, Reading) else partial(rows_of, log.path, where)
@@ -422,9 +423,9 @@ def _recorded(
     drawn = {*sorted(known, key=lambda name: uniform(policy.policy_sha256, "canary", name))[:MOST]}
     if not drawn or any(is_hashed(text) for text, _ in requests.values()):
         raise UsageError("A log with hashes instead of texts, or with none of the policy's requests, has no canaries.")
-    calls = LoggedCalls([row for row in rows() if row["episode_id"] in drawn], runtime.configured, frozenset())
-    judged = (state for logged in calls.questions() for state in _judged(runtime, calls, logged))
-    states = {(canary.step, canary.messages): (canary, p) for canary, p in judged if canary.step - 1 in bought}
+    calls = LoggedCalls([row for row in rows() if row["episode_id"] in drawn], plan, frozenset())
+    judged = (state for logged in calls.questions() for state in _judged(plan, judges, calls, logged))
+    states = {(canary.step, canary.messages): (canary, p) for canary, p in judged}
     rounds, cost = _ask(runtime, [canary for canary, _ in states.values()][:MOST], REPEATS, tell)
     whole = [(*state, p_yes) for state, *p_yes in zip(states.values(), *rounds, strict=False) if None not in p_yes]
     if len(whole) < LEAST:
@@ -433,8 +434,10 @@ def _recorded(
     return recorded, [logged for _, logged, _ in whole], cost
 
 
-def _judged(runtime: Runtime, calls: LoggedCalls, logged: AskedQuestion) -> Iterator[tuple[Canary, float | None]]:
-    """Yield the inputs of a judge for a question of a log, with its verdicts."""
+def _judged(
+    plan: Plan, judges: Mapping[int, PlanNode], calls: LoggedCalls, logged: AskedQuestion
+) -> Iterator[tuple[Canary, float | None]]:
+    """Yield the inputs of the judges for a question of a log, with their verdicts."""
 
     async def replied(request: Request) -> Completion:
         if isinstance(reply := calls.completion(logged.id, request), Completion):
@@ -442,21 +445,23 @@ def _judged(runtime: Runtime, calls: LoggedCalls, logged: AskedQuestion) -> Iter
         raise reply or ProviderError("no such call")
 
     try:
-        answer = portal.run(drive(walk(logged.question, RunPlan(runtime.configured)), replied))
+        answer = portal.run(drive(walk(logged.question, RunPlan(plan)), replied))
     except ProviderError:  # by the log, no model answered
         return
-    for step in answer.steps:
-        if step.calls and (request := step.calls[0].request).purpose == "judge":
-            messages = tuple([(message.role, message.content) for message in request.messages])
-            yield Canary(step.number, messages), step.signals.get("p_yes")
+    for step, kind in [(step, judges[step.number].kind) for step in answer.steps if step.number in judges]:
+        for request in [call.request for call in step.calls]:
+            if request.purpose == kind.call and not request.sample:
+                messages = tuple([(message.role, message.content) for message in request.messages])
+                yield Canary(step.number, messages), step.signals.get(kind.signal)
 
 
 def _ask(runtime: Runtime, canaries: Sequence[Canary], repeats: int, tell: Tell) -> tuple[list[Any], int | None]:
     """Send each canary `repeats` times; return P(yes) by repeat, None for no verdict, and the cost in nano-USD."""
     prices, requests, room = runtime.config.prices(), list[Request](), asyncio.Semaphore(8)
+    judges = judges_of(runtime.configured.nodes)
     for canary in canaries:
-        node, messages = runtime.configured.nodes[canary.step - 1], [Message(*message) for message in canary.messages]
-        about = (node.name, "judge", canary.step, Question("canary"), ALTERNATIVES)
+        node, messages = judges[canary.step], [Message(*message) for message in canary.messages]
+        about = (node.name, node.kind.call, canary.step, Question("canary"), ALTERNATIVES)
         requests.append(node.use.request(tuple(messages), *about))
     most = total_nano_usd(most_nano_usd(request, prices.get(request.model)).nano_usd for request in requests * repeats)
     tell(f"{repeats * len(requests)} calls of the judge; the most that they can cost: {dollars(usd_or_none(most))}")

@@ -35,7 +35,7 @@ _SERVE = """2. Serve {} new messages; the guide alone is asked too, to compare
 
 def demo(
     requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="How many messages.")] = 20,
-    tiny: Annotated[bool, typer.Option("--tiny", help="One 98 MB model as base and guide: it runs.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="One 98 MB model as base and guide, to see it run.")] = False,
 ) -> None:
     """Sort a shop's mail: a small model answers if it is sure, otherwise a large one.
 

@@ -143,21 +143,17 @@ def _key() -> str:
 def _forget_keys() -> None:
     """Drop keys typed ahead: a key judges only the pair that was on the screen when it was pressed."""
     if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import termios
+        import termios
 
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 @contextlib.contextmanager
 def _single_keys(descriptor: int) -> Iterator[int]:
-    """Read each key immediately, without echo; on systems that cannot do that, read a line at a time."""
-    try:
-        import termios
-        import tty
-    except ImportError:  # Windows
-        yield descriptor
-        return
+    """Read each key immediately, without echo."""
+    import termios
+    import tty
+
     before = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor, termios.TCSANOW)

@@ -150,7 +150,7 @@ def fit(
         ),
     ] = "auto",
     learns: Annotated[float, typer.Option(help="The share of the groups to learn from, if the policy learns.")] = 0.3,
-    newest: Annotated[float | None, typer.Option(help="Certify on this share of the log, the newest.")] = None,
+    newest: Annotated[float | None, typer.Option(help="Use only this share of the log, the newest.")] = None,
     by_segment: Annotated[bool, typer.Option("--by-segment", help="Certify each segment by itself.")] = False,
     levels: Annotated[
         str | None, typer.Option(metavar="NAME=RISK,…", help="Certify at several risks; a request names one.")
@@ -208,7 +208,9 @@ def verify(
     canaries: Annotated[
         str | None, typer.Option(metavar="record|run", help="Send the judge frozen inputs, to see if it has changed.")
     ] = None,
-    runs_a_year: Annotated[int, typer.Option(help="With record, the number of runs in a year.")] = RUNS_A_YEAR,
+    runs_a_year: Annotated[
+        int, typer.Option(min=1, help="With record, the most runs that decide in a year.")
+    ] = RUNS_A_YEAR,
     where: opt.Columns = None,
     matcher: opt.Matcher = None,
     models: opt.Models = None,

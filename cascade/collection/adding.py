@@ -56,7 +56,7 @@ class LoggedCalls:
     Args:
         rows: its rows, of one data set.
         plan: the plan of the new log.
-        adds: the numbers, from 1, of the nodes that are added.
+        adds: the numbers, from 1, of the nodes that are added; none to a plan of rounds.
 
     Raises:
         UsageError: the log lacks a node that is not added, or texts that an added one needs; all problems are listed.
@@ -65,7 +65,7 @@ class LoggedCalls:
     def __init__(self, rows: Iterable[Mapping[str, Any]], plan: Plan, adds: frozenset[int]) -> None:
         self.adds, self._nth, self._episodes = adds, dict[int, int](), dict[str, _Episode]()
         count = Counter[tuple[str, str]]()
-        for number, node in enumerate(plan.nodes, 1):  # a judge has a node for each model that it judges
+        for number, node in enumerate(() if plan.is_joint else plan.nodes, 1):  # a judge has a node for each model
             self._nth[number] = count[node.name, node.purpose]
             count[node.name, node.purpose] += number not in adds
         for row in rows:
@@ -85,7 +85,7 @@ class LoggedCalls:
         datasets = {head["dataset"] for head in heads}
         if len(datasets) > 1:
             yield f"it has {len(datasets)} data sets: choose one with --where dataset=NAME"
-        if plan.is_joint:
+        if plan.is_joint and self.adds:
             yield "nodes are added to a plan whose steps are single calls, not to rounds"
 
     def left_out(self, plan: Plan) -> list[str]:
@@ -117,6 +117,8 @@ class LoggedCalls:
     def _row(self, episode_id: str, step: int, role: str, model: str, *call: Any) -> dict[str, Any] | None:
         walked = self._episodes[episode_id].walked
         rows = walked.get((role, *call)) or walked.get((model, *call)) or []
+        if not self._nth:  # rounds, whose steps are those of the log
+            return next((row for row in rows if row["step"] == step), None)
         ordered = sorted(rows, key=lambda row: row["step"])
         return ordered[self._nth[step]] if self._nth[step] < len(ordered) else None
 

@@ -28,8 +28,6 @@ Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The counts of a log's requests at one step, by its number of answers.
 
 `of` is how many requests had that number of answers, `signals` how many of these had each signal."""
-_CONFIDENCE = ("p_yes", "verdict_mass")
-"""The signals behind the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
 LENGTHS: Mapping[str, str] = {"reply_tokens": "output_tokens", "prompt_tokens": "input_tokens"}
 """The signals that are counted if a plan does not give them, and the tokens of a step's calls that they count."""
 
@@ -57,13 +55,13 @@ class Scope:
 
         Args:
             made_for: what the certificate is made for.
-            reads: the signals that the policy may read; None: all that the log has.
+            reads: the signals that may decide or rank; None: all that the log has.
             insists: see above.
         """
         shown, echoes = tuple(made_for.get("shown") or ()), made_for.get("echoes") or {}
         if reads is None:
             reads = {name for step in shown for counts in step.values() for name in counts["signals"]}
-        return cls(frozenset([*reads, *_CONFIDENCE]), shown, echoes, insists)
+        return cls(frozenset(reads), shown, echoes, insists)
 
     # --- a step that was served
 

@@ -103,10 +103,8 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
     The result does not depend on the order of the rows.
 
     Raises:
-        UsageError: the share does not lie between 0 and 1, or there are fewer than two groups.
+        UsageError: there are fewer than two groups.
     """
-    if not 0 < learns < 1:
-        raise UsageError(f"The share of the requests that learns must lie between 0 and 1, not {learns:g}.")
     names = in_random_order(log.groups, seed)
     if len(names) < 2:
         raise UsageError(f"All requests of {log.name} belong to one group, so none is left to certify.")

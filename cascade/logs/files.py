@@ -117,8 +117,7 @@ def replaced(path: Path) -> Iterator[Path]:
             yield new
             _to_disk(new)
             new.replace(path)
-            if os.name != "nt":  # Windows cannot open a folder
-                _to_disk(path.parent)
+            _to_disk(path.parent)
         finally:
             new.unlink(missing_ok=True)
 

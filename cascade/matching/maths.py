@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -40,7 +39,6 @@ class MathMatcher(Matcher):
 
     Raises:
         MissingExtraError: math-verify is not installed.
-        UsageError: the system has no alarms (Windows).
 
     Reference: math-verify 0.9, https://github.com/huggingface/math-verify.
     """
@@ -49,8 +47,6 @@ class MathMatcher(Matcher):
     def __init__(self, timeout_s: TimeLimit = 10.0) -> None:
         if find_spec("math_verify") is None:
             raise MissingExtraError(PACKAGE, "The matcher 'math'")
-        if not hasattr(signal, "setitimer"):
-            raise UsageError("The matcher 'math' needs alarms to limit its time, which this system lacks.")
         self._worker = FormulaWorker(timeout_s)
         self._compare = lru_cache(maxsize=4_096)(self._worker.ask)  # the steps of a walk repeat a few answers
         weakref.finalize(self, self._worker.close)

@@ -165,6 +165,16 @@ def steps_of(nodes: Sequence[PlanNode]) -> list[list[int]]:
     return steps
 
 
+def judges_of(nodes: Sequence[PlanNode]) -> dict[int, PlanNode]:
+    """Return the node that judges in each step with one, by the step's number, from 1."""
+    return {
+        at: nodes[number - 1]
+        for at, numbers in enumerate(steps_of(nodes), 1)
+        for number in numbers
+        if nodes[number - 1].kind.reply == "verdict"
+    }
+
+
 def reference_of(nodes: Sequence[PlanNode]) -> PlanNode:
     """Return the last node that answers by itself."""
     return [node for node in nodes if node.kind.reply in _BY_ITSELF][-1]

@@ -33,7 +33,7 @@ from cascade.checks import did_you_mean
 from cascade.conformal.certificate import Certificate, Promised, Sha256, canonical, digest, plain, problems_of
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, UsageError
-from cascade.files import content, damaged, json_bytes, json_of, unwritten, write_whole
+from cascade.files import REPAIR, content, json_bytes, json_of, unwritten, write_whole
 from cascade.policies.policy import POLICIES, Policy
 from cascade.registry import Registry, subclass_of
 from cascade.table import Log, Node
@@ -172,10 +172,10 @@ class PolicyDirectory:
                 with noted(problems, f"{CERTIFICATE_FILE}: certificates.{name or 'all'}."):
                     certificates[name] = Certificate.read(document)
         if problems:
-            raise damaged(ConfigError(problems, str(folder)))
+            raise ConfigError(problems, str(folder))
         read = cls(written.plan, policy, promised.promise, certificates, promised.requests)
         if problems := list(read._problems(written.sha256)):
-            raise damaged(ConfigError(problems, str(folder)))
+            raise ConfigError(problems, str(folder))
         return read
 
     def _model(self) -> bytes | None:
@@ -280,7 +280,7 @@ def document_of(file: Path, form: type[_Form]) -> _Form:
     _refuse([] if version == FORMAT else [f"format: {problem}; this release of cascade reads {FORMAT}"])
     read = form.model_validate_json(canonical(document))
     rest = {name: value for name, value in document.items() if name != "sha256"}
-    _refuse([] if digest(rest) == read.sha256 else ["sha256: the rest of the file was changed after it was made"])
+    _refuse([] if digest(rest) == read.sha256 else [f"sha256: the rest of the file was changed; {REPAIR}"])
     return read
 
 
@@ -305,7 +305,7 @@ def _tensors(model_sha256: str | None, file: Path) -> Mapping[str, NDArray[Any]]
         return {}
     data = content(file)
     changed = sha256(data).hexdigest() != model_sha256
-    _refuse([f"model_sha256: {MODEL_FILE} is another file, or was changed after it was made"] if changed else [])
+    _refuse([f"model_sha256: {MODEL_FILE} is another file, or was changed; {REPAIR}"] if changed else [])
     try:
         return load(data)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cascade.policies.signals import CHECKS, OF_SAMPLES, SHARES, VERDICTS
 from cascade.table import AGREEMENT, COST, Bools, Floats, Log
 
 if TYPE_CHECKING:
@@ -34,16 +35,9 @@ REQUEST = "request:"
 TOKENS = "reply_tokens"
 """The signal of a node that counts the tokens of its reply."""
 FIRST = (
-    "p_yes",
-    "reply_mean_logprob",
-    "answer_mean_logprob",
-    "self_check",
-    "gate",
-    "judge_share",
-    "answer_share",
-    "answer_token_entropy",
-    "answer_min_logprob",
-)
+    *VERDICTS, "reply_mean_logprob", "answer_mean_logprob", "self_check", *CHECKS, *SHARES, *OF_SAMPLES,
+    "answer_token_entropy", "answer_min_logprob",
+)  # fmt: skip
 """The signals that are offered first: they say most about how good an answer is."""
 MOST = 20
 """The most features of a rule, unless it sets another number."""

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter
 from cascade.checks import did_you_mean
 from cascade.conformal.path import Scores, Walks, newest, surest, walks
 from cascade.errors import UsageError
-from cascade.policies.signals import PROBABILITIES
+from cascade.policies.signals import CHECKS, OF_SAMPLES, PROBABILITIES, SHARES, VERDICTS
 from cascade.registry import code_of
 from cascade.table import COST, Bools, Floats, Ints, Log
 
@@ -192,13 +192,13 @@ class Known(NamedTuple):
 LENGTH = "length of the reply"
 """The weakest of the scores; every log that counts tokens has it."""
 KNOWN = (
-    Known("p_yes", -1.0, "verdict"),
-    Known("gate", -1.0, "gate"),
+    *(Known(name, -1.0, "verdict") for name in VERDICTS),
+    *(Known(name, -1.0, "gate") for name in CHECKS),
     Known("reply_mean_logprob", -1.0, "log-prob"),
     Known("self_check", -1.0, "self-check"),
     Known("answer_min_logprob", -1.0, "answer log-prob"),
-    Known("judge_share", -1.0, "judge's votes"),
-    Known("answer_share", -1.0, "share of this answer"),
+    *(Known(name, -1.0, "judge's votes") for name in SHARES),
+    *(Known(name, -1.0, "share of this answer") for name in OF_SAMPLES),
     Known("reply_tokens", 1.0, LENGTH),
 )
 """The signals whose meaning is known before a log is read, in order of preference."""

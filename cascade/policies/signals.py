@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from cascade.types import Completion, Token
@@ -91,6 +91,16 @@ def _trust(*replies: Reply) -> dict[str, frozenset[str]]:
     return {kind.group: frozenset({kind.signal, kind.share} - {""}) for kind in kinds}
 
 
+def _added(reply: Reply, field: str = "signal") -> tuple[str, ...]:
+    """Return what nodes with this reply add, each signal once."""
+    names = [getattr(kind, field) for kind in KINDS.values() if kind.reply == reply]
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+VERDICTS, SHARES, CHECKS, OF_SAMPLES = _added("verdict"), _added("verdict", "share"), _added("check"), _added("answer")
+"""The signals of verdicts, of shares of verdicts, of checks, and of samples."""
+OF_CONFIDENCE = frozenset({*VERDICTS, *chain.from_iterable(_added("verdict", "also"))})
+"""The signals behind a strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
 OF_JUDGES = _trust("verdict", "check")
 _SURE = OF_JUDGES | {"self-check": frozenset({"self_check"})} | _trust("answer")
 OF_TRUST = {"log-prob": frozenset(_LOGPROBS)} | _SURE

@@ -143,7 +143,7 @@ def tightened(path: Path) -> list[str]:
     folder, mode = path.parent.stat().st_mode, stat.S_IMODE(path.stat().st_mode)
     if folder & stat.S_IWOTH and not folder & stat.S_ISVTX:
         return [f"everybody may write to the folder {path.parent}, so anybody can replace the store in it"]
-    if not mode & 0o077 or os.name != "posix":
+    if not mode & 0o077:
         return []
     try:
         for suffix in ("", *_SIDE_FILES):

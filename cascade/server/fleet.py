@@ -87,7 +87,7 @@ class Fleet:
             self._folder, self._counts = Path(folder), WorkerCounts(Path(folder), PARENT)
             self._write()
             tended = [pool.submit(self._tend, str(place), partial(listening, port)) for place in range(workers)]
-            while self._signals.get() == getattr(signal, "SIGHUP", None) and (not terminal or os.isatty(0)):
+            while self._signals.get() == signal.SIGHUP and (not terminal or os.isatty(0)):
                 pool.submit(self._reload)
             self._stops.set()
             for worker in [*self._workers.values()]:

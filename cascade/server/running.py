@@ -320,8 +320,7 @@ async def _served(
 
 def hang_ups() -> list[signal.Signals]:
     """Return SIGHUP if the server handles it: under nohup it stays ignored."""
-    hang_up = getattr(signal, "SIGHUP", None)
-    return [] if hang_up is None or signal.getsignal(hang_up) is not signal.SIG_DFL else [hang_up]
+    return [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
 
 
 def bound(settings: ServerConfig, *, shares: bool = False) -> socket.socket:
@@ -340,10 +339,8 @@ def bound(settings: ServerConfig, *, shares: bool = False) -> socket.socket:
 
 def _raise_file_limit() -> None:
     """Allow as many open files as the system lets this process have: a stream takes two connections."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows
-        return
+    import resource
+
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

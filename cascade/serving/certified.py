@@ -31,6 +31,7 @@ from cascade.policies.base import Selection
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
+from cascade.policies.signals import OF_CONFIDENCE
 from cascade.serving.made_for import void_reasons
 from cascade.serving.monitors import AuditOutcome, CertificateMonitors, differing, group_of, loss_of
 from cascade.types import NO_CERTIFICATE, Answer, Question
@@ -93,7 +94,7 @@ class CertifiedPolicy:
             for certificate in self.certificates
         }
         insists = self._wanted.required or self.answers_uncovered == "guide"
-        reads = None if policy.columns is None else policy.columns.union(policy.reads)
+        reads = None if policy.columns is None else policy.columns.union(policy.reads, OF_CONFIDENCE)
         self._scopes = {
             certificate.id: Scope.of(certificate.made_for, reads, insists=insists) for certificate in self.certificates
         }

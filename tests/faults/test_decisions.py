@@ -28,11 +28,12 @@ from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.registry import Endpoint
 from cascade.resilience.portal import Deadline
-from cascade.types import Answer, Call, Completion, Message, Question, Request, Usage
+from cascade.types import Answer, Call, Completion, Message, Question, Request
 
 from .bench import KEY, PRICES, PROVIDERS, Bench, needs_litellm
 from .bodies import QUESTION
 from .decisions import DECISIONS, KINDS, P_YES, TOKENS
+from .test_guards_matter import usage_as_told
 from .test_table import bill
 
 JUDGE_COST = TOKENS * 100
@@ -206,11 +207,6 @@ def _any_first(answers: Any, _dialect: str) -> Any:
     return (answers if isinstance(answers, list) else [*answers.values()])[0]
 
 
-def _as_told(raw: Any, *_: Any) -> Usage:
-    told = raw or {}
-    return Usage(told.get("prompt_tokens", 0), told.get("completion_tokens", 0))
-
-
 GUARDS: dict[str, tuple[Any, str, Any]] = {
     "no_success": (decision, "check_success", lambda _reply: None),
     "text_success": (decision, "check_success", lambda reply: None if reply["success"] else decision.check_success({})),
@@ -226,8 +222,8 @@ GUARDS: dict[str, tuple[Any, str, Any]] = {
     "percent": (decision, "probability", lambda value: min(1.0, float(value))),
     "nan": (decision, "probability", lambda value: 0.9 if math.isnan(value) else value),
     "null": (decision, "probability", lambda value: value or 0.0),
-    "zero_usage": (reading, "read_usage", _as_told),
-    "half_usage": (reading, "read_usage", _as_told),
+    "zero_usage": (reading, "read_usage", usage_as_told),
+    "half_usage": (reading, "read_usage", usage_as_told),
 }
 
 

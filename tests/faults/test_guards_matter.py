@@ -69,7 +69,7 @@ def _ignore_errors(bench: Bench) -> None:
         bench.patch.setattr(module, "raise_error_inside", lambda *_: None)
 
 
-def _usage_as_told(raw: Any, *_: Any) -> Usage:
+def usage_as_told(raw: Any, *_: Any) -> Usage:
     told = raw or {}
     return Usage(told.get("prompt_tokens", 0), told.get("completion_tokens", 0))
 
@@ -150,7 +150,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F17": (test_payload, instead(types.Completion, "truncated", property(lambda _self: False))),
     "F18": (partial(check, mode="bad_json"), _no_mapping),
     "F19": (partial(check, mode="error_429_in_200"), _ignore_errors),
-    "F20": (partial(check, mode="no_usage"), instead(reading, "read_usage", _usage_as_told)),
+    "F20": (partial(check, mode="no_usage"), instead(reading, "read_usage", usage_as_told)),
     "F21": (partial(check, mode="negative_usage"), _any_number_counts),
     "F22": (test_payload, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
     "F23": (test_payload, instead(money.PriceTable, "price", _free_if_unknown)),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from cascade.types import Question, Request
 
 HERE = Path(__file__).parent
 POLICIES, DECISIONS = HERE / "policies", HERE / "decisions.json"
-TODAY = date(2026, 11, 22)
-MANY, CERTIFY, SERVED = 120, 90, 12
-"""Questions of a log; how many of them calibrate a policy that is not fitted; how many are asked anew of each."""
+MANY, SERVED = 120, 12
+"""Questions of a log; how many are asked anew of each."""
 
 _PRICES = {"small": (0.1, 0.4), "middle": (0.5, 2), "large": (2, 8)}
 _MODELS = {

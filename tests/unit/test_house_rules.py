@@ -125,18 +125,6 @@ def test_no_test_measures_time():
     assert [one.name for one in files if looked.search(one.read_text("utf-8"))] == []
 
 
-def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only():
-    from cascade.config.yamlfile import _Loader, yaml
-
-    assert issubclass(_Loader, yaml.SafeLoader)
-    calls = [
-        node
-        for node in nodes(trees()["config/yamlfile.py"])
-        if isinstance(node, ast.Call) and dotted(node.func) == "yaml.load"
-    ]
-    assert [dotted(call.args[1]) for call in calls] == ["_Loader"]
-
-
 def test_the_environment_is_read_only_where_it_may_be():
     readers = set()
     for name, tree in trees().items():

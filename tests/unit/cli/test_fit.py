@@ -14,6 +14,7 @@ import cascade
 from cascade import FitSettings, PolicyDirectory, Promise
 from cascade.api.logs import Problems
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, UsageError
+from cascade.files import REPAIR
 from cascade.fitting.attempts import place_of
 from cascade.logs.files import write_rows
 from cascade.policies.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
@@ -226,7 +227,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fitted(c
 # --- policy directories that cannot be read ---
 
 REGRET_PROBLEMS = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
-REPAIR = "restore the file as it was, and readable, or make the policy again"
 READERS = (
     ("verify", "policy", "log.jsonl"),
     ("evaluate", "log.jsonl", "--policy", "policy"),

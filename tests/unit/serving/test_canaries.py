@@ -42,6 +42,9 @@ MODELS: dict[str, Any] = {
     "judge": {"model": "decider-1", "kind": "decision", "price": {"input": 0.1, "output": 0.0}},
     "guide": {"model": "large", "price": {"input": 10.0, "output": 40.0}},
 }
+LADDER = {"kind": "ladder", "models": ["base", "guide"], "judge": "judge"}
+VERIFY = {"name": "verified", "model": "guide", "purpose": "verify", "parents": ["base"]}
+CORRECTED = {"kind": "nodes", "nodes": [{"name": "base", "model": "base"}, VERIFY, {"name": "guide", "model": "guide"}]}
 REGRET, RISK = Promise("regret", 0.1, 0.9), 0.1
 BY_JUDGE = FitSettings({"kind": "threshold", "signal": "p_yes", "sign": -1.0})
 
@@ -128,7 +131,7 @@ def models(judge: str = "good", refuses: Callable[[int], bool] = lambda _: False
         at = number(request)
         if request.purpose == "judge":
             p_yes = JUDGES[judge](at)
-            return RefusedError("no") if refuses(at) else reply("Yes" if p_yes >= 0.5 else "No", p_yes=p_yes)
+            return RefusedError("no") if refuses(at) else reply("Yes" if p_yes >= 0.5 else "No, Danube", p_yes=p_yes)
         return f"Answer: {'Danube' if at % 4 or request.model == 'large' else 'Rhine'}"
 
     return FakeProvider(script)
@@ -137,13 +140,15 @@ def models(judge: str = "good", refuses: Callable[[int], bool] = lambda _: False
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a log whose judge is good, and a policy that is certified on it."""
-    folder = tmp_path_factory.mktemp("canaries")
-    strategy = {"kind": "ladder", "models": ["base", "guide"], "judge": "judge"}
+    return prepared(tmp_path_factory.mktemp("canaries"), LADDER, REGRET)
+
+
+def prepared(folder: Path, strategy: dict[str, Any], promise: Promise) -> Path:
     settings = {"models": MODELS, "strategy": strategy, "provider": "fake", "traces": "off"}
     (folder / "cascade.json").write_text(json.dumps(settings))
     questions = [AskedQuestion(f"q{n}", Question(f"river {n:04}?"), ("Danube",)) for n in range(150)]
     collect(load(settings), questions, folder / "log.jsonl", providers={"fake": models()})
-    fit(folder / "log.jsonl", REGRET, BY_JUDGE, config=config(folder), output=folder / "policy", tell=lambda _: None)
+    fit(folder / "log.jsonl", promise, BY_JUDGE, config=config(folder), output=folder / "policy", tell=lambda _: None)
     return folder
 
 
@@ -254,10 +259,14 @@ def test_a_suspension_outlives_the_process_and_a_fit_of_the_same_requests_and_en
         verified(folder, models(), "run")
 
 
-def test_a_judge_that_changed_since_the_log_suspends_at_once(bare):
-    result, _ = recorded(bare, "blind")
-    assert isinstance(result.error, NotCertifiedError)
-    with serving(bare, "blind") as cascade:
+@pytest.mark.parametrize(
+    "strategy", [LADDER, CORRECTED, {"kind": "base_guide", "rounds": 2}], ids=["judge", "verify", "rounds"]
+)
+def test_a_judge_that_changed_since_the_log_suspends_at_once_also_one_that_corrects(tmp_path, strategy):
+    prepared(tmp_path, strategy, Promise("error", RISK, 0.9))
+    result, _ = recorded(tmp_path, "blind")
+    assert (type(result.error), runs_of(tmp_path / "policy")[0].verdicts) == (NotCertifiedError, 100)
+    with serving(tmp_path, "blind") as cascade:
         assert cascade.ask("river 0301?").certificate is None
 
 
