@@ -76,7 +76,7 @@ def test_an_edited_certificate_is_3_with_the_reason(cli, log, tmp_path):
     path.write_text(path.read_text().replace('"n": 99', '"n": 999'))
     ran = cli("verify", "policy", log)
     assert ran.code == 3
-    assert "changed after it was made" in " ".join(ran.out.split())
+    assert "the rest of the file was changed" in " ".join(ran.out.split())
     assert ran.err.count("error:") == 1
     assert json.loads(cli("verify", "policy", log, "--json").out)["ok"] is False
 
