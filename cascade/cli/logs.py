@@ -18,6 +18,7 @@ from cascade.api.collecting import spending
 from cascade.api.logs import parse_pairs
 from cascade.cli import options as opt
 from cascade.cli.main import Meter, notes, print_report, print_result, say
+from cascade.collection import check
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load
 from cascade.config.yamlfile import parse_yaml, read_yaml
@@ -83,7 +84,7 @@ def collect(
     Example: cascade collect episodes.parquet --only second -o wider.parquet --max-cost 1
     Example: cascade collect episodes.parquet --judge judge -o judged.parquet
     """
-    source, settings = _demo() if questions == DEMO_REQUESTS else (questions, config)
+    source, settings = _demo(output, resume=resume) if questions == DEMO_REQUESTS else (questions, config)
     with Meter() as meter:
         result = cascade.collect(
             source,
@@ -106,14 +107,16 @@ def collect(
     print_result(result, as_json=as_json)
 
 
-def _demo() -> tuple[list[AskedQuestion], CascadeConfig]:
-    """Return the demo's own messages and configuration."""
+def _demo(output: Path, *, resume: bool) -> tuple[list[AskedQuestion], CascadeConfig]:
+    """Return the demo's own messages and configuration, after a wrong output is refused."""
     from cascade.cli.begin import fetch
     from cascade.demo import requests as shop
     from cascade.providers import weights
 
+    settings = shop.ladder_config(shop.demo_config(*shop.PAIR))
+    check(settings, (), output, resume=resume, capped=False)
     fetch([weights.entry_of(name) for name in shop.PAIR])
-    return [message.question for message in shop.demo_requests("log")], shop.ladder_config(shop.demo_config(*shop.PAIR))
+    return [message.question for message in shop.demo_requests("log")], settings
 
 
 # --- import ---

@@ -68,7 +68,7 @@ def collect(
         UsageError: the output exists and `resume` is off; or a price is unknown under a cap.
         KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
-    _check(config, questions, output, resume=resume, capped=max_cost_nano_usd is not None)
+    check(config, questions, output, resume=resume, capped=max_cost_nano_usd is not None)
     for question in questions:
         for warning in left_out(question.question):
             logger.warning("%s: %s", question.id, warning)
@@ -99,7 +99,7 @@ def journal_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.journal")
 
 
-def _check(
+def check(
     config: CascadeConfig, questions: Sequence[AskedQuestion], output: Path, *, resume: bool, capped: bool
 ) -> None:
     """Raise UsageError for inputs that would fail later; the error lists all problems."""
@@ -117,10 +117,9 @@ def _check(
     if not output.parent.is_dir():
         problems.append(f"There is no folder {output.parent}.")
     if capped:
+        unknown = [model for model, price in config.prices().items() if price is None]
         problems += [
-            f"{model} has no known price, so no cap can be kept: give it one under models."
-            for model, price in config.prices().items()
-            if price is None
+            f"{model} has no known price, so no cap can be kept: give it one under models." for model in unknown
         ]
     if problems:
         raise UsageError("\n".join(problems))

@@ -135,13 +135,6 @@ class Store(Database):
                     connection.execute(statement)
         return removed
 
-    def integrity(self) -> list[str]:
-        """Return the errors that SQLite finds in the file; an empty list if there are none, or for PostgreSQL."""
-        pragma = "PRAGMA integrity_check" if self.address.path else "SELECT 'ok'"
-        with self.transaction(reading=True) as connection:
-            lines = [str(row[0]) for row in connection.exec_driver_sql(pragma)]
-        return [] if lines == ["ok"] else lines
-
     def summary(self) -> dict[str, Any]:
         """Return the number of rows and episodes, their time span, the costs by model, and the size of its file.
 

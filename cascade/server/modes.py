@@ -148,14 +148,12 @@ class Modes:
             raise
         finally:
             if turn.row is not None:
-                task = asyncio.create_task(self._completed(turn, turn.row, why))
-                self.completing[trace_id] = task
-                task.add_done_callback(lambda _: [at.pop(trace_id, None) for at in (self.completing, self._drawn)])
+                self.completing[trace_id] = asyncio.create_task(self._completed(turn, turn.row, why))
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
-        """Leave the block, without an error, if the store fails, is late, or was made anew without the cascade."""
-        with suppress(StoreError, UsageError, TimeoutError):
+        """Leave the block, without an error, if the store fails or is late."""
+        with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(max(0.0, within_s)):
                 yield
 
@@ -239,6 +237,9 @@ class Modes:
                 await self._settle(row, "the server stopped")
         except CascadeError as error:
             logger.warning("modes: the outcome of the drawn request %s could not be stored: %s", row.trace_id, error)
+        finally:
+            self.completing.pop(row.trace_id, None)
+            self._drawn.pop(row.trace_id, None)
 
     async def _complete(self, turn: Turn, row: Draw, why: str | None) -> None:
         if turn.answer is None:
@@ -354,7 +355,11 @@ class Modes:
         return self.state
 
     def _read(self, callers: Sequence[object]) -> list[CascadeState]:
-        return [self.store.state(self.cascade, self.state)] * len(callers)
+        """Return the current state, once for each caller. Raises StoreError if the database no longer has it."""
+        try:
+            return [self.store.state(self.cascade, self.state)] * len(callers)
+        except UsageError as error:  # the database was made anew
+            raise StoreError(str(error)) from None
 
     def _take(self, state: CascadeState) -> None:
         if state.mode != self.state.mode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -125,7 +124,6 @@ cascade.close()
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="needs signals")
 def test_f47_ctrl_c_in_ask_many_stops_at_once(bench, monkeypatch, tmp_path):
     """0.5.0 came back after the answers under way and 12 more calls, made and paid. No answer comes before the test ends."""
 

@@ -11,7 +11,6 @@ import itertools
 import multiprocessing
 import os
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -287,7 +286,6 @@ def texts_in(log: Path) -> dict[str, str]:
     return {row["signals"]["replay"]["request"]: row["text"] for row in read_rows(log)}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.parametrize(
     ("kills", "count"), [(6, 8), pytest.param(200, 12, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])]
 )

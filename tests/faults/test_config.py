@@ -155,7 +155,6 @@ def test_f74_no_text_of_a_user_chooses_an_address(bench):
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.csv", "log.json", "log.parquet", "log"])
-@pytest.mark.skipif(os.name == "nt", reason="there are no such files")
 def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(tmp_path, capsys, monkeypatch, name):
     """0.5.0: a FIFO as `--config`, `--context` or a log hung for ever, and /dev/zero filled the memory."""
     pytest.importorskip("duckdb")
@@ -175,7 +174,6 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(tmp
             assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there are no such files")
 def test_f66_a_prompt_that_is_a_pipe_or_has_no_end_is_refused(tmp_path):
     """0.5.0: the shipped prompt was used instead, without a word."""
     os.mkfifo(tmp_path / "judge.txt")

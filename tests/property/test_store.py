@@ -98,7 +98,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            assert self.store.integrity() == []
             self.store.close()
             shutil.rmtree(self.folder)
 

@@ -138,12 +138,13 @@ def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli, scripted):
         (("--matcher", "exactly"), "There is no matcher 'exactly'"),
         (("--limit", "0"), "--limit"),
         (("-c", "nowhere.yaml"), "nowhere.yaml"),
+        (("demo-requests", "-o", "log.csv"), "must end in one of"),
     ],
 )
 def test_bad_usage_is_2_and_nothing_is_asked_or_written(cli, scripted, tmp_path, flags, said):
     fake = scripted(None)
     before = set(tmp_path.iterdir())
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags)
+    ran = cli("collect", *(() if flags[0] == "demo-requests" else ("rivers.jsonl", "-o", "log.jsonl")), *flags)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
     assert "Traceback" not in ran.err

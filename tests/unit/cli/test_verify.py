@@ -339,6 +339,7 @@ def test_a_segment_without_a_certificate_and_a_level_at_which_nothing_is_proven_
         (("--policy", "{kind: threshold"), "--policy"),
         (("--policy", "{kind: uala}"), "p_yes"),
         (("--policy", "{kind: fixed}", "--audits"), "policy directory"),
+        (("--policy", "{kind: fixed}", "--level", "3"), "level"),
         (("--policy", "{kind: fixed}", "--where", "split"), "COLUMN=VALUE"),
         (("--policy", "{kind: fixed}", "--where", "dataste=log"), "did you mean dataset?"),
         (("--policy", "{kind: fixed}", "--where", "step=1"), "cut episodes apart"),

@@ -416,8 +416,11 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
         assert (await ask(client, "easy, 4")).headers["x-cascade-served-by"] == "small"
         monkeypatch.setattr("cascade.server.modes.asyncio.sleep", nap)
         await settled(client)
+        assert set(outcomes(enforcing)[-4:]) == {("audit", "complete", False)}
+        with store_of(enforcing) as store, store.transaction() as connection:  # the database was made anew
+            connection.execute(sa.delete(database.cascades))
+        assert {"unknown", "modes"} <= {*(await ask(client, "easy, 5")).headers.values()}  # the mode, the failing store
     assert pauses[:3] == [1.0, 2.0, 4.0]
-    assert set(outcomes(enforcing)[-4:]) == {("audit", "complete", False)}
 
 
 async def test_a_server_stops_though_the_store_of_its_modes_is_away(enforcing, monkeypatch):
