@@ -36,8 +36,6 @@ def row(number: int, **columns: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=FORMS)
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param.endswith("parquet"):
-        pytest.importorskip("duckdb")
     return tmp_path / str(request.param)
 
 

@@ -352,11 +352,15 @@ def test_progress_is_told_after_every_question_and_grows(log):
 # --- the cap ---
 
 
-def test_what_stands_in_the_log_is_counted_not_what_was_asked_this_time(log):
-    spent = collected(log, asked(1, 3)).progress.spent_nano_usd
-    done = collected(log, asked(2, 1, 3), resume=True, max_cost_nano_usd=spent + 1)
-    assert isinstance(done.stopped, BudgetExceededError)
-    assert (done.progress.done, done.questions, done.rows) == (0, 2, 2 * 2 * ROUNDS)
+@pytest.mark.parametrize("usage", [{}, {"usage": None}], ids=["known", "bounded"])
+def test_what_stands_in_the_log_is_counted_not_what_was_asked_this_time(log, usage):
+    """A cost without a usage counts at its bound, also after a stop."""
+    models = Models(lambda request: {**reply("Inn" if request.role == "base" else "Yes"), **usage})
+    progress = collected(log, asked(1, 3), models).progress
+    calls, spent = len(models.requests), progress.spent_nano_usd
+    done = collected(log, asked(2, 1, 3), models, resume=True, max_cost_nano_usd=spent + 1)
+    assert (spent > 0, progress.cost_known, type(done.stopped)) == (True, not usage, BudgetExceededError)
+    assert (done.progress.done, done.questions, done.rows, len(models.requests)) == (0, 2, 2 * 2 * ROUNDS, calls)
     assert {row["episode_id"] for row in rows_of(log)} == {"q1", "q3"}
 
 

@@ -55,8 +55,6 @@ ROWS = [
 
 @pytest.fixture(params=FORMS)
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param.endswith("parquet"):
-        pytest.importorskip("duckdb")
     return tmp_path / str(request.param)
 
 
