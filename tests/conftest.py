@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib.util
 import ipaddress
 import os
@@ -184,7 +183,6 @@ def pytest_sessionfinish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what needs litellm, so that one worker loads it (5 s) and not each; skip it where it is not installed."""
     items.sort(key=lambda item: item.get_closest_marker("litellm") is None)
-    gc.freeze()  # what collection made stays: else each full collection of garbage walks it
     if importlib.util.find_spec("litellm") is not None:
         return
     for item in items:
