@@ -143,4 +143,4 @@ def test_an_edited_certificate_is_2(cli, fake_config):
     file.write_text(file.read_text().replace('"n": 99', '"n": 999'))
     ran = cli("ask", "Which river?")
     assert (ran.code, ran.out) == (2, "")
-    assert "changed after" in ran.err
+    assert "certificate.json: sha256" in ran.err
