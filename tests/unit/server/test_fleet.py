@@ -117,7 +117,7 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
         assert (len(before), len(after), before & after) == (1, 1, set())
         path.write_text("{", "utf-8")
         process.send_signal(signal.SIGHUP)
-        until(lambda: counts()['cascade_reloads_total{outcome="refused"}'] == 1)
+        until(lambda: counts()['cascade_reloads_total{outcome="refused"}'] >= 1)  # 2 with a new worker that reads late
         assert costs() == after
         pids = workers(process.pid)
         process.send_signal(signal.SIGTERM)
