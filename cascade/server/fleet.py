@@ -104,11 +104,8 @@ class Fleet:
             began_s, worker = time.monotonic(), self._started(place)
             worker.wait(partial(self._is_up, listening))
             ended = f"A worker ended with code {worker.process.exitcode}."
-            stopped = worker.process.exitcode in {
-                0,
-                -signal.SIGTERM,
-            }  # process managers may signal a whole group at once
-            error = worker.error or (None if stopped else StoreError(ended))
+            # SIGTERM: process managers may signal a whole group at once
+            error = worker.error or (None if worker.process.exitcode in {0, -signal.SIGTERM} else StoreError(ended))
             if self._stops.is_set():
                 return error if worker.is_up else None
             if self._missing > 0:  # the first ones are still starting

@@ -345,13 +345,15 @@ class Modes:
         return self._void if self.state.mode == "enforce" else None
 
     async def refreshed(self) -> CascadeState:
-        """Return the current state, with the policy in force loaded."""
+        """Return the current state, with the policy in force loaded. Raises StoreError if the store or that is late."""
         self._take(await self.link.together(self._read, self.cascade))
         while self.state.mode == "enforce" and (now := self.state.in_force) and self._loaded != now.look:
             if self._load_task is None or self._load_task.done():
                 self._load_task = asyncio.create_task(self._load(now))
-            async with asyncio.timeout(self.link.limit_s):
-                await asyncio.shield(self._load_task)  # it goes on for later requests if this one cannot wait
+            try:
+                await asyncio.wait_for(asyncio.shield(self._load_task), self.link.limit_s)  # it goes on for later ones
+            except TimeoutError:
+                raise StoreError("The policy in force is not loaded yet.", retryable=True) from None
         return self.state
 
     def _read(self, callers: Sequence[object]) -> list[CascadeState]:

@@ -103,7 +103,6 @@ def test_f54_a_log_cut_at_any_place_gives_all_whole_rows_before_it(tmp_path: Pat
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.parquet"])
 @pytest.mark.parametrize("fault", ["cut", "a byte flipped"])
 def test_f54_a_packed_or_binary_file_damaged_anywhere_is_no_crash(tmp_path: Path, name: str, fault: str) -> None:
-    pytest.importorskip("duckdb")
     path = tmp_path / name
     write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(300)))
     whole = path.read_bytes()
@@ -120,7 +119,6 @@ def test_f54_a_packed_or_binary_file_damaged_anywhere_is_no_crash(tmp_path: Path
 
 
 def test_f54_an_empty_file_is_no_parquet(tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
     (tmp_path / "log.parquet").touch()
     with pytest.raises(UsageError, match="not a Parquet file"):
         ids(tmp_path / "log.parquet")

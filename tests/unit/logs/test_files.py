@@ -132,7 +132,6 @@ ANY_ROW = st.fixed_dictionaries(
 
 @given(st.lists(ANY_ROW, max_size=4))
 def test_any_row_comes_back_from_any_form(rows):
-    pytest.importorskip("duckdb")
     whole = [row(**one) for one in rows]
     with tempfile.TemporaryDirectory() as folder:
         for name in FORMS:

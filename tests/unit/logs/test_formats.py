@@ -542,7 +542,7 @@ def test_a_record_of_each_kind_is_read_with_its_image_and_settings(tmp_path, kin
     assert sent == ["image" in GOLDEN[kind]] * 2
 
 
-SCHEMA = TOOL["function"]["parameters"]  # type: ignore[index]
+SCHEMA = {"title": "OBJECT", **TOOL["function"]["parameters"]}  # type: ignore[index, dict-item]
 SPELLINGS = {  # $ is the schema of the tool and of the reply
     "params": """{"temperature": 0.2, "max_tokens": 9, "stop_sequences": ["END"], "system": "Be short.", "messages": [{"role": "user",
     "content": "Which river?"}], "output_config": {"format": {"type": "json_schema", "schema": $}}, "tool_choice": {"type": "any"},
@@ -562,20 +562,15 @@ SPELLINGS = {  # $ is the schema of the tool and of the reply
 @pytest.mark.parametrize("field", SPELLINGS)
 def test_a_request_is_the_same_in_the_spelling_of_each_vendor(tmp_path, field):
     """Before, stop sequences, instructions, schemas and tool choices of some were lost in silence."""
-    sent, text = (
-        json.loads(
-            SPELLINGS[field].replace(
-                "$", json.dumps(SCHEMA).replace('"object"', '"OBJECT"' if field == "request" else '"object"')
-            )
-        ),
-        {"role": "assistant", "content": "Inn"},
-    )
+    schema = json.dumps(SCHEMA).replace('"object"', '"OBJECT"' if field == "request" else '"object"')
+    sent, text = json.loads(SPELLINGS[field].replace("$", schema)), {"role": "assistant", "content": "Inn"}
     bedrock = {"schemaType": "x", "modelId": "m", "input": {field: sent}, "output": {"outputBodyJson": text}}
     reply = {"custom_id": "a", "response": {"body": {"model": "m", "choices": [{"message": text}]}}}
     records = [bedrock] if field == "inputBodyJson" else [{"custom_id": "a", field: sent}, reply]
     (row,) = rows_of(lines(tmp_path / "log.jsonl", *records))
     form = {"type": "json_schema", "json_schema": {"name": "output", "schema": SCHEMA, "strict": True}}
-    options = {**BODY, "tools": [TOOL], "tool_choice": "required", "response_format": form}
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
+    options = {**BODY, "tools": [tool], "tool_choice": "required", "response_format": form}
     options = {name: options[name] for name in options if name != "response_format" or field != "inputBodyJson"}
     asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which river?"}]
     assert json.loads(row["context"]) == json.loads(ChatRequest(asked, options).canonical)

@@ -200,6 +200,9 @@ async def test_where_no_folder_takes_a_file_the_guide_serves(enforcing, monkeypa
     monkeypatch.setattr(modes.tempfile, "TemporaryDirectory", lambda **_: Path("/no/such/folder").read_bytes())
     async with serving(enforcing, Answers()) as client:
         assert (await ask(client, text_of(1001))).headers["x-cascade-mode"] == "void"
+    monkeypatch.setattr(Modes, "_load", lambda *_: asyncio.Event().wait())  # a policy that is never loaded
+    async with serving(enforcing, Answers(), timeouts={"per_store_s": 0.05}) as client:
+        assert (await client.get("/v1/cascades")).status_code == 503
 
 
 async def test_where_prices_are_others_the_guide_serves_and_is_observed_and_elsewhere_the_policy_serves(enforcing):
