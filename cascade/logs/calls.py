@@ -14,10 +14,10 @@ from typing import Any
 
 from cascade.errors import UsageError
 from cascade.logs.duck import name_literal, text_literal
-from cascade.logs.own import NO_QUESTION, Tables, bits, converted, copy_rows, macro_of, sql_type, value_name, value_of
 from cascade.logs.presets import SIGNALS, ImportOptions, Preset
-from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
+from cascade.logs.sql import NO_QUESTION, Tables, bits, converted, copy_rows, macro_of, sql_type, value_name, value_of
+from cascade.logs.values import KINDS, NUMBER, TEXT, TEXTS
 
 OF_EPISODE = ("question", "gold", "group", "segment", "user", "context", "dataset", "split")
 """The columns with one value in all rows of an episode: that of the first call with a value."""

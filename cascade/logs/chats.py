@@ -216,10 +216,10 @@ def _body(request: Any) -> Mapping[str, Any]:
     return inside if (inside := as_mapping(body.get("body"))).get("messages") else body
 
 
-def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
+def request_with(body: Mapping[str, Any], question: str | None) -> str | None:
     """Return, as JSON, the chat request in which a question was sent: the body with the question as its last message.
 
-    >>> sent_with({"temperature": 0}, "Where is my parcel?")
+    >>> request_with({"temperature": 0}, "Where is my parcel?")
     '{"temperature": 0, "messages": [{"role": "user", "content": "Where is my parcel?"}]}'
     """
     messages = messages_in(question)
@@ -227,13 +227,13 @@ def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
     return json.dumps(own, ensure_ascii=False) if messages else None
 
 
-def check_sent(body: Mapping[str, Any]) -> None:
+def check_template(body: Mapping[str, Any]) -> None:
     """Raise UsageError if questions cannot be sent in this body, or if it has fields that do not affect the reply."""
     allowed = ("messages", "system", *_KEPT)
     unknown = [f"{name}{did_you_mean(name, allowed)}" for name in body if name not in allowed]
     if unknown:
         raise UsageError(f"No field of a request that decides its reply: {'; '.join(unknown)}")
-    _request(body, messages_in(sent_with(body, "?")), None, None)
+    _request(body, messages_in(request_with(body, "?")), None, None)
 
 
 # --- messages ---

@@ -15,9 +15,9 @@ from cascade.conformal.scope import PLAIN, UNSAID, RequestKind, kind_of
 from cascade.identity import identity, question_id
 from cascade.logs import schema
 from cascade.logs.duck import Duck, name_literal, text_literal
-from cascade.logs.rowcheck import AT_MOST, MAX_WHOLE
 from cascade.logs.schema import chat_of, replay_of, request_of
 from cascade.logs.source import pointer
+from cascade.logs.values import AT_MOST, MAX_WHOLE
 from cascade.matching import answer_key
 from cascade.policies.features import asked_numbers
 from cascade.policies.signals import purposes_of

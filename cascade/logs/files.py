@@ -17,10 +17,10 @@ from typing import Any
 from cascade.errors import UsageError
 from cascade.logs.importing import Imported, imported
 from cascade.logs.lines import writing
-from cascade.logs.own import write_lines, write_parquet
 from cascade.logs.presets import ImportOptions
-from cascade.logs.rowcheck import checked_where
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
+from cascade.logs.sql import write_lines, write_parquet
+from cascade.logs.values import checked_where
 
 __all__ = ["Dropped", "is_there", "opened_log", "read_rows", "replaced", "write_rows"]
 

@@ -18,10 +18,10 @@ from cascade.logs.calls import by_effort, drop_copies, make_calls, models_in_ord
 from cascade.logs.columns import Calls, calls_in
 from cascade.logs.duck import Duck, name_literal, opened, text_literal
 from cascade.logs.lines import first_bytes
-from cascade.logs.own import Tables, dicts, matching, own_rows, spooled, sql_type
 from cascade.logs.presets import ALSO, OWN, SIGNALS, ImportOptions, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
-from cascade.logs.source import WHOLE_RECORD, Source, as_json, opened_up, sources
+from cascade.logs.source import WHOLE_RECORD, Source, as_json, sources, unnested
+from cascade.logs.sql import Tables, dicts, matching, native_rows, spooled, sql_type
 from cascade.logs.table import Layout, layout, missing
 from cascade.money import PriceTable
 
@@ -103,11 +103,11 @@ def imported(
         tables = Tables(duck, sources(duck, files, counted), counted) if rows is None else spooled(duck, rows, counted)
         kind = _recognised(tables, options) if rows is None else OWN
         if kind == OWN and where is not None:
-            yield Imported(duck, kind, own_rows(tables, where), counted)
+            yield Imported(duck, kind, native_rows(tables, where), counted)
             return
         if kind == OWN:
             _refuse_options(typed)
-            duck.run(f"CREATE VIEW calls AS {own_rows(tables)}")
+            duck.run(f"CREATE VIEW calls AS {native_rows(tables)}")
             write: Callable[[Path], int] = partial(write_rows, tables, options, placed=True)
         else:
             write = _import(tables, _with_request(duck, preset(kind), options.request), options, tell)
@@ -160,7 +160,7 @@ def _recognised(tables: Tables, options: ImportOptions) -> str:
     """Return the kind of the log, and replace the sources by those of the records inside its files."""
     duck = tables.duck
     files = [
-        opened_up(duck, source, ("data",)) if source.is_json and {"data"} <= {*source.names} <= _OF_PAGE else source
+        unnested(duck, source, ("data",)) if source.is_json and {"data"} <= {*source.names} <= _OF_PAGE else source
         for source in tables.sources
     ]
     names = {name for source in files for name in source.names}
@@ -177,7 +177,7 @@ def _recognised(tables: Tables, options: ImportOptions) -> str:
     if form.known_by and options.kind is None:
         files = [source if form.knows(source.names) else _left_out(tables, source, kind) for source in files]
     for chain in form.each:
-        files = [opened_up(duck, source, chain) if chain[0] in source.names else source for source in files]
+        files = [unnested(duck, source, chain) if chain[0] in source.names else source for source in files]
     tables.sources = files
     return kind
 
@@ -243,8 +243,8 @@ def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) ->
         return chosen
     if chosen.name != "table":
         raise UsageError(f"--request is only for tables: a log of the kind {chosen.name} records what was sent.")
-    chats.check_sent(body)
-    duck.define("sent", lambda question: chats.sent_with(body, question), 1)
+    chats.check_template(body)
+    duck.define("sent", lambda question: chats.request_with(body, question), 1)
     return replace(chosen, sql={"question": "sent(question)"}, chats=True)
 
 

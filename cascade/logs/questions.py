@@ -23,9 +23,9 @@ from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.identity import question_id
 from cascade.logs.chats import gold_in, loaded
-from cascade.logs.rowcheck import texts_in
 from cascade.logs.schema import Dropped
 from cascade.logs.source import Record, records
+from cascade.logs.values import texts_in
 from cascade.text import counted
 from cascade.types import Question
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cascade.chat import ChatRequest
 
 SCHEMA_VERSION = 5
-"""The version of the columns. Rows of another version are refused (`own.own_rows`)."""
+"""The version of the columns. Rows of another version are refused (`sql.native_rows`)."""
 CARRIED_OVER = "carried over: no call"
 """The `cost_source` of an answer that is repeated in a later round without a call, since its run had ended."""
 TOLD = "told"

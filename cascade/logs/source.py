@@ -24,8 +24,8 @@ from cascade.logs.duck import Duck, as_text, name_literal, text_literal
 from cascade.logs.duck import opened as open_duck
 from cascade.logs.lines import MAX_LINE_BYTES, first_bytes, is_table, numbered_lines, opened, text_of
 from cascade.logs.presets import ALSO, SIGNALS
-from cascade.logs.rowcheck import KINDS, NUMBER, WHOLE
 from cascade.logs.schema import COLUMNS, Dropped
+from cascade.logs.values import KINDS, NUMBER, WHOLE
 from cascade.text import decoded
 
 _SAMPLE = 10_000
@@ -187,7 +187,7 @@ def sources(duck: Duck, paths: Sequence[Path], dropped: Dropped) -> list[Source]
     Raises:
         UsageError: a file is missing, is not a regular file, or cannot be read.
     """
-    duck.define("mended", mended, 1)
+    duck.define("repaired", repaired, 1)
     return [_source(duck, path, number, dropped) for number, path in enumerate(paths)]
 
 
@@ -310,7 +310,7 @@ def _json(duck: Duck, path: Path, number: int, unit: str, file: Readable) -> Sou
         f"'VARCHAR'}}, delim = '', quote = '', escape = '', header = false, auto_detect = false, strict_mode = false, "
         f"nullstr = '', new_line = '\\n', max_line_size = {size}, buffer_size = {4 * size})"
     )
-    checked = "CASE WHEN json_valid(line) AND json_type(line) = 'OBJECT' THEN line ELSE mended(line) END"
+    checked = "CASE WHEN json_valid(line) AND json_type(line) = 'OBJECT' THEN line ELSE repaired(line) END"
     relation = (
         f"SELECT row, {checked} AS line, NULL::VARCHAR AS around FROM ({read}) "
         "WHERE trim(line, E' \\t\\r\\n\\f\\v') <> ''"
@@ -327,7 +327,7 @@ def _keys(duck: Duck, lines: str) -> tuple[str, ...]:
     return tuple(name for (name,) in rows)
 
 
-def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
+def unnested(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
     """Return a source of the items in a source's nested lists, such as spans in scopes; `around` is the rest of it."""
     relation = source.relation
     for name in chain:
@@ -350,10 +350,10 @@ def as_json(source: Source) -> Source:
     return source._replace(relation=f"SELECT {columns} FROM ({source.relation})", is_json=True)
 
 
-def mended(line: str | None) -> str | None:
+def repaired(line: str | None) -> str | None:
     r"""Return a line that only Python, not duckdb, reads as an object, with unpaired surrogates replaced; else None.
 
-    >>> mended('{"a": "\\ud83d"}'), mended('{"a": ')
+    >>> repaired('{"a": "\\ud83d"}'), repaired('{"a": ')
     ('{"a": "?"}', None)
     """
     try:

@@ -69,10 +69,10 @@ class Layout:
 
 
 def _listed(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} is {in_words(column)}" for column, name in columns.items())
+    return ", ".join(f"{name} is {described(column)}" for column, name in columns.items())
 
 
-def in_words(name: str) -> str:
+def described(name: str) -> str:
     """Return what a column holds, in words."""
     return _IN_WORDS.get(name) or (f"the signal {name.removeprefix(SIGNALS)}" if name.startswith(SIGNALS) else name)
 
@@ -120,7 +120,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     fields, of_model = (OF_QUESTION, "") if model is None else (ENDS, f"{model}.")
     usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
     if usual is not None:
-        return f" ({in_words(usual)}? {_to_paste(of_model + usual, name)})"
+        return f" ({described(usual)}? {_to_paste(of_model + usual, name)})"
     if OF_CENTS.search(name):
         return f" (hundredths? divide by 100, as {of_model}cost_usd)"
     near = get_close_matches(end, fields, n=1, cutoff=0.8)

@@ -23,8 +23,8 @@ from sqlalchemy.dialects import postgresql
 from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, quote
 from cascade.files import Closed
 from cascade.forks import anew, keep, no_fork
-from cascade.logs.rowcheck import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
+from cascade.logs.values import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.records import link
 from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file, tightened
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from cascade.checks import did_you_mean
 from cascade.errors import UnfitRowsError
 from cascade.logs import schema
-from cascade.logs.rowcheck import AS_JSON, CHECKS, KINDS, OddValueError, instant, storable
 from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION, hashed
+from cascade.logs.values import AS_JSON, CHECKS, KINDS, OddValueError, instant, storable
 from cascade.safety import holds_key, redact
 from cascade.text import decoded
 from cascade.types import Answer

@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from cascade.errors import UsageError
-from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
 from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS, hashed
+from cascade.logs.values import KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
 from cascade.records.database import Database, episodes, feedback, insert
 from cascade.records.rows import records, row_of, without_content
 

@@ -20,7 +20,7 @@ from cascade.episodes.reading import AUDIT
 from cascade.errors import UsageError
 from cascade.fitting.divide import drawn, unseen, usable
 from cascade.fitting.fit import LEAST_GROUPS
-from cascade.logs.rowcheck import instant
+from cascade.logs.values import instant
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.policies.policy import Alone, Depth, Policy, drawn_number
 from cascade.reports.report import Report, Table, promise_line

@@ -17,7 +17,7 @@ import pytest
 from cascade.engine import RunPlan, RunTerms, run
 from cascade.errors import AuthenticationError, MissingExtraError, ProviderUnavailableError, UsageError
 from cascade.identity import question_id
-from cascade.logs import own
+from cascade.logs import sql
 from cascade.logs.duck import opened, text_literal
 from cascade.logs.files import Dropped, read_rows, write_rows
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, rows
@@ -53,7 +53,7 @@ def test_every_column_has_its_type(tmp_path):
 
 
 def test_rows_are_written_in_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(own, "ROWS_A_GROUP", 2048)
+    monkeypatch.setattr(sql, "ROWS_A_GROUP", 2048)
     path = tmp_path / "log.parquet"
     assert write_rows(path, many(5000)) == 5000
     data = pq.ParquetFile(path).metadata

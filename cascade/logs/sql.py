@@ -16,7 +16,9 @@ from typing import IO, Any
 from cascade.checks import hint_at
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, as_text, name_literal, opened, text_literal
-from cascade.logs.rowcheck import (
+from cascade.logs.schema import COLUMNS, PLACES, SCHEMA_VERSION, Dropped
+from cascade.logs.source import Source, note_rejects, sources
+from cascade.logs.values import (
     AT_LEAST,
     AT_MOST,
     KINDS,
@@ -29,8 +31,6 @@ from cascade.logs.rowcheck import (
     fitting_signals,
     storable,
 )
-from cascade.logs.schema import COLUMNS, PLACES, SCHEMA_VERSION, Dropped
-from cascade.logs.source import Source, note_rejects, sources
 
 _SQL_TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -137,7 +137,7 @@ def bits(tests: Iterable[str]) -> str:
 # --- reading ---
 
 
-def own_rows(tables: Tables, where: Mapping[str, str] | None = None) -> str:
+def native_rows(tables: Tables, where: Mapping[str, str] | None = None) -> str:
     """Return a query of the rows in the files, with every column and `n`, `file` and `row`; count rows left out.
 
     Raises:
@@ -253,7 +253,7 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """
     dropped = Dropped()
     with opened([path.absolute()]) as duck:
-        query = own_rows(spooled(duck, rows, dropped))
+        query = native_rows(spooled(duck, rows, dropped))
         if dropped.count or dropped.notes.keys() - {NO_QUESTION}:
             raise UsageError(f"The rows cannot be written: {dropped.describe()}.")
         return copy_rows(duck, f"SELECT {', '.join(map(name_literal, COLUMNS))} FROM ({query}) ORDER BY n", path)
