@@ -144,7 +144,7 @@ def main() -> None:
     from uvicorn import Server
 
     from cascade.server.app import application
-    from cascade.server.running import listener
+    from cascade.server.lifecycle import listener
 
     replay = Replay.open(str(resources.files("cascade").joinpath("data/demo_requests.parquet")))
     with tempfile.TemporaryDirectory(prefix="cascade-pages-") as made:

@@ -103,7 +103,7 @@ def serve(
 
     Example: cascade serve -c support.yaml -c sales.yaml
     """
-    from cascade.server import running
+    from cascade.server import lifecycle
 
     if new_key is not None:
         _print_key(new_key)
@@ -120,11 +120,11 @@ def serve(
             notes().print(f"{name}: {_recorded(settings)}" if len(names) > 1 else _recorded(settings))
 
     if server.workers > 1:
-        from cascade.server.fleet import Fleet
+        from cascade.server.workers import Supervisor
 
-        Fleet(configs, read, partial(log_from, logging.getLogger("cascade").level, timed=True)).serve(listening)
+        Supervisor(configs, read, partial(log_from, logging.getLogger("cascade").level, timed=True)).serve(listening)
         return
-    for name, status in running.serve(configs, listening, read).items():
+    for name, status in lifecycle.serve(configs, listening, read).items():
         if status.answered:
             notes().print(f"{name}: {status.describe()}" if len(configs) > 1 else status.describe())
 
@@ -132,7 +132,7 @@ def serve(
 def _settings(paths: Sequence[Path], server: Mapping[str, Any]) -> dict[str, CascadeConfig]:
     """Return the configurations by their files. Raises MissingExtraError without the extra `server`."""
     from cascade.config import load
-    from cascade.server.running import refuse_missing
+    from cascade.server.lifecycle import refuse_missing
 
     refuse_missing()
     configs = {str(path): load(path) for path in paths}

@@ -108,7 +108,7 @@ def _findings(path: Path) -> Iterator[Finding]:
 
 def _server(paths: Sequence[Path]) -> Iterator[Finding]:
     """Check whether one server may serve these configurations."""
-    from cascade.server.running import together
+    from cascade.server.lifecycle import together
 
     try:
         yield Finding("server", "ok", counted(len(together({str(path): load(path) for path in paths})), "cascade"))

@@ -26,16 +26,16 @@ from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server import auth
 from cascade.server.admission import ADMITTED, Admission, Newcomers
+from cascade.server.body import ClientLeftError, Receive, read_object
 from cascade.server.budgets import Budgets
-from cascade.server.catalog import Catalog, Menu
+from cascade.server.catalog import Catalog, Names
 from cascade.server.chat import Cascade, HttpExchange, Scope, Send, answer_chat
 from cascade.server.dialects import ChatCompletions, Dialect, encoded
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import endpoint
-from cascade.server.limits import ClientLeftError, Receive, read_object
-from cascade.server.meters import CONTENT_TYPE, CountedGuard, Instruments, Metrics, family, labelled, total
+from cascade.server.metrics import CONTENT_TYPE, CountedGuard, Instruments, Metrics, family, labelled, total
 from cascade.server.pages import Pages, needs_no_key
 from cascade.telemetry import Traceparent, request_span, tracer
 
@@ -222,8 +222,8 @@ class Edge:
         first = orchestrators[0].runtime
         catalogs = [Catalog.of(runtime.config, runtime.levels) for runtime in (at.runtime for at in orchestrators)]
         counts = [tools.counts[number] for number in range(len(catalogs))]
-        self.settings, self._menu, self._tools = first.config.server, Menu(*catalogs), tools
-        self._admission = Admission(self.settings, self._menu.routes)
+        self.settings, self._names, self._tools = first.config.server, Names(*catalogs), tools
+        self._admission = Admission(self.settings, self._names.routes)
         self.cascades = [_cascade(*parts) for parts in zip(orchestrators, catalogs, counts, strict=True)]
         for cascade in self.cascades[1:]:
             cascade.runtime.spend_with(first)
@@ -292,13 +292,13 @@ class Edge:
 
     async def _models(self, request: Request) -> Response:
         allowed = request.scope["exchange"].visit.limits.models
-        names = [name for name in self._menu.routes if allowed is None or name in allowed]
-        return _json({"object": "list", "data": [*map(self._menu.entry, names)], "has_more": False})
+        names = [name for name in self._names.routes if allowed is None or name in allowed]
+        return _json({"object": "list", "data": [*map(self._names.entry, names)], "has_more": False})
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
         request.scope["exchange"].visit.refuse_model(name)
-        return _json(self._menu.entry(name))
+        return _json(self._names.entry(name))
 
     @property
     def newcomers(self) -> Newcomers:
@@ -372,7 +372,7 @@ class Edge:
                 traced = self._tracer if asks else None
                 with request_span(traced, name, exchange.trace_id, exchange.caller, exchange.key) as span:
                     if asks and scope["method"] == "POST":
-                        await answer_chat(self._by_name, self._menu, exchange, receive)
+                        await answer_chat(self._by_name, self._names, exchange, receive)
                     else:
                         await self._app(scope, receive, send)
                     if span is not None and exchange.status is not None:

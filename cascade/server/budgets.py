@@ -18,10 +18,10 @@ from cascade.errors import CascadeError
 from cascade.money import exact_dollars, usd
 from cascade.providers.openai_http import post
 from cascade.runtime import Runtime
+from cascade.server.body import read_object
 from cascade.server.dialects import encoded
 from cascade.server.errors import GatewayError
-from cascade.server.limits import read_object
-from cascade.server.meters import Instruments, family
+from cascade.server.metrics import Instruments, family
 from cascade.serving.spending import Spending
 
 logger = logging.getLogger("cascade")

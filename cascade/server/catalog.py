@@ -82,7 +82,7 @@ class Catalog:
         return self.models[-1]
 
 
-class Menu:
+class Names:
     """Every model name that a client may request of a server. If several cascades have a model, the first one gets it.
 
     Raises ConfigError if the name of a cascade means something else in another one.
@@ -138,21 +138,21 @@ class ClientRequest(NamedTuple):
     deadline_s: float | None = None
 
     @classmethod
-    def of(cls, dialect: Dialect, headers: Mapping[str, str], menu: Menu) -> ClientRequest:
+    def of(cls, dialect: Dialect, headers: Mapping[str, str], names: Names) -> ClientRequest:
         """Read a request.
 
         Args:
             dialect: the form in which the client wrote the body, with the body.
             headers: by their names in lower case. `x-cascade-deadline-s`, `x-cascade-explain`, `x-cascade-group` and
                 `x-cascade-segment` are read.
-            menu: the models that the server has.
+            names: those that the server has.
 
         Raises:
             GatewayError: there is no such model, or a field of the envelope is wrong.
             UsageError: the request cannot be sent to a model.
         """
         body = dialect.body
-        route = menu.route(body.get("model"))
+        route = names.route(body.get("model"))
         stream, options = body.get("stream"), body.get("stream_options")
         if not (stream is None or isinstance(stream, bool)):
             raise GatewayError(400, "stream must be true or false.", param="stream")

@@ -19,12 +19,12 @@ from cascade.runtime import Started
 from cascade.safety import redact
 from cascade.server.admission import Visit
 from cascade.server.auth import new_trace
-from cascade.server.catalog import Catalog, ClientRequest, Menu
+from cascade.server.body import Receive, connected, read_object
+from cascade.server.catalog import Catalog, ClientRequest, Names
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
 from cascade.server.errors import Refusal
 from cascade.server.feedback import AnswerFeedback
-from cascade.server.limits import Receive, connected, read_object
-from cascade.server.meters import Metrics
+from cascade.server.metrics import Metrics
 from cascade.server.receipts import Receipt
 from cascade.telemetry import Traceparent
 from cascade.types import Answer, Question
@@ -142,7 +142,7 @@ class HttpExchange:
         self.reason = refusal.body["error"]["code"] or refusal.body["error"]["type"]
 
 
-async def answer_chat(cascades: Mapping[str, Cascade], menu: Menu, exchange: HttpExchange, receive: Receive) -> None:
+async def answer_chat(cascades: Mapping[str, Cascade], names: Names, exchange: HttpExchange, receive: Receive) -> None:
     """Answer a chat request of any dialect, by the cascade that it names.
 
     Raises as `read_object`, `ClientRequest.of`, `Visit.refuse_model` and `Fields` do.
@@ -152,7 +152,7 @@ async def answer_chat(cascades: Mapping[str, Cascade], menu: Menu, exchange: Htt
 
     def request_of(body: dict[str, Any]) -> tuple[Cascade, ClientRequest, tuple[str, ...]]:
         visit.refuse_model(body.get("model"))  # before the client can learn whether it exists
-        request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), exchange.headers, menu)
+        request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), exchange.headers, names)
         cascade = cascades[request.route.cascade]
         exchange.model, exchange.metrics = request.name, cascade.metrics
         return cascade, request, cascade.runtime.fields.unsent(request.chat)

@@ -24,9 +24,9 @@ from cascade.orchestrator import Orchestrator
 from cascade.records import link
 from cascade.records.traces import Store
 from cascade.server import auth
+from cascade.server.body import read_object
 from cascade.server.dialects import encoded
 from cascade.server.errors import GatewayError
-from cascade.server.limits import read_object
 from cascade.types import Answer
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The receipt of a request: what its client is told, in headers or in full. `meters` counts it."""
+"""The receipt of a request: what its client is told, in headers or in full. `metrics` counts it."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from cascade.providers.openai_http import Exchange
 from cascade.resilience import portal
 from cascade.resilience.health import FAILURES, RetryPolicy
 from cascade.server.auth import new_key
+from cascade.server.body import parsed_object
 from cascade.server.errors import GatewayError
-from cascade.server.limits import parsed_object
 from cascade.types import Request
 
 from .server import FaultServer

@@ -14,7 +14,7 @@ from cascade.errors import UsageError
 from cascade.logs.schema import request_of
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import wire_body
-from cascade.server.catalog import Catalog, ClientRequest, Menu
+from cascade.server.catalog import Catalog, ClientRequest, Names
 from cascade.server.dialects import ChatCompletions, ServedMessage
 from cascade.server.receipts import Receipt
 from cascade.types import Request
@@ -165,7 +165,7 @@ async def test_a_thinking_budget_that_no_cap_knows_is_not_sent_and_is_read_where
         with pytest.raises(UsageError):
             await orchestrator.achat(given)
     with pytest.raises(UsageError):
-        ClientRequest.of(ChatCompletions({"model": "support", **body}, "t"), {}, Menu(Catalog("support", ("small",))))
+        ClientRequest.of(ChatCompletions({"model": "support", **body}, "t"), {}, Names(Catalog("support", ("small",))))
     assert fake.requests == []
     # 28 November 2026: a trace of such a request was read as one of no chat, so its tool calls were compared as texts
     assert request_of(json.dumps(body)) == ChatRequest.from_openai(body)

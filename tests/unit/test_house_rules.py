@@ -51,7 +51,7 @@ ONLY_IN = {
     "pyarrow": set(),
     "scipy": set(),
     "starlette": {"server/"},
-    "uvicorn": {"server/running.py", "server/wire.py"},
+    "uvicorn": {"server/lifecycle.py", "server/connection.py"},
     "httpx": set(),
     "aiohttp": {"providers/openai_http.py"},
 }

@@ -24,13 +24,13 @@ from starlette.routing import Route
 from cascade.errors import CascadeError
 from cascade.money import dollars, usd
 from cascade.safety import redact
+from cascade.server.body import read_object
 from cascade.server.chat import Cascade
 from cascade.server.errors import GatewayError
-from cascade.server.limits import read_object
 from cascade.text import spelled
 
 if TYPE_CHECKING:
-    from cascade.server.pages.desk import Desk
+    from cascade.server.pages.review import ReviewPage
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -62,7 +62,7 @@ class Pages:
 
     def __init__(self, cascades: Mapping[str, Cascade]) -> None:
         self._cascades, self._first = cascades, next(iter(cascades))
-        self._desks: dict[str, Desk] = {}
+        self._reviews: dict[str, ReviewPage] = {}
         self._settings = cascades[self._first].runtime.config.server
         self._reading = asyncio.Lock()  # one read at a time: other requests need the threads
 
@@ -78,12 +78,12 @@ class Pages:
         return name
 
     async def _view(self, request: Request, *pressed: str) -> dict[str, Any]:
-        from cascade.server.pages.desk import Desk  # loads numpy and readers of logs, which only an opened page needs
+        from cascade.server.pages.review import ReviewPage  # loads numpy, which only an opened page needs
 
-        if (name := self._name(request)) not in self._desks:
-            self._desks[name] = Desk(self._cascades[name].runtime.config)
+        if (name := self._name(request)) not in self._reviews:
+            self._reviews[name] = ReviewPage(self._cascades[name].runtime.config)
         async with self._reading:
-            return await asyncio.to_thread(self._desks[name].view, *pressed)
+            return await asyncio.to_thread(self._reviews[name].view, *pressed)
 
     @property
     def routes(self) -> list[Route]:

@@ -22,7 +22,7 @@ from cascade.providers.guard import Guard, Pace, _kind
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.resilience.health import FAILURES, FIRST_PAUSE_S, SHARED_CAPACITY, Health
 from cascade.resilience.portal import Deadline
-from cascade.server.meters import Metrics
+from cascade.server.metrics import Metrics
 from cascade.serving.made_for import made_for
 from cascade.types import Question, Request
 from unit.made import request

@@ -20,7 +20,7 @@ from cascade import Orchestrator
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider
 from cascade.server.app import Gateway, application
-from cascade.server.running import listener
+from cascade.server.lifecycle import listener
 from cascade.types import Request
 
 ASK = [{"role": "user", "content": "Which river flows through Vienna?"}]

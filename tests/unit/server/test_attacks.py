@@ -25,10 +25,10 @@ from cascade.config import load as config_of
 from cascade.config.schema import ServerConfig
 from cascade.providers.fake import FakeProvider, reply
 from cascade.safety import redact
-from cascade.server import running
+from cascade.server import lifecycle
 from cascade.server.auth import check, is_loopback, listening_problems, new_key
 from cascade.server.errors import GatewayError
-from cascade.server.running import Throttle, serve
+from cascade.server.lifecycle import Throttle, serve
 
 from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator, started, write
 from .test_contract import SURE
@@ -217,9 +217,9 @@ def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch)
     done = list[str]()
     litellm = SimpleNamespace(completion=lambda *_, mock_response: done.append("litellm"))
     monkeypatch.setattr("cascade.providers.litellm.load_litellm", lambda: litellm)
-    monkeypatch.setattr(running, "_served", lambda *_: done.append("served"))
-    monkeypatch.setattr(running.asyncio.Runner, "run", lambda *_: None)
-    monkeypatch.setattr(running.gc, "freeze", lambda: None)
+    monkeypatch.setattr(lifecycle, "_served", lambda *_: done.append("served"))
+    monkeypatch.setattr(lifecycle.asyncio.Runner, "run", lambda *_: None)
+    monkeypatch.setattr(lifecycle.gc, "freeze", lambda: None)
     serve({"": config_of({**CONFIG, "provider": "litellm", "server": {"port": 0}})})
     assert (done[0], done[-1]) == ("litellm", "served")
     done.clear()

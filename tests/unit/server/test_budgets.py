@@ -20,7 +20,7 @@ from cascade.providers.fake import reply
 from cascade.server import budgets
 from cascade.server.auth import new_key
 from cascade.server.budgets import Budgets
-from cascade.server.meters import Instruments
+from cascade.server.metrics import Instruments
 
 from .served import ASK, CONFIG, asgi, orchestrator
 from .test_sight import samples

@@ -23,7 +23,7 @@ from cascade.server.dialects import ServedMessage
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, refusal_of
-from cascade.server.running import listener
+from cascade.server.lifecycle import listener
 from cascade.types import Request
 
 from .served import ASK, Held, asgi, listening, orchestrator

@@ -19,11 +19,11 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.histories import packed
 from cascade.runtime import Runtime
 from cascade.server.admission import Admission
-from cascade.server.catalog import Catalog, ClientRequest, Menu, Route
+from cascade.server.body import ClientLeftError, parsed_object, read_object
+from cascade.server.catalog import Catalog, ClientRequest, Names, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of, unexpected
-from cascade.server.limits import ClientLeftError, parsed_object, read_object
-from cascade.server.meters import Metrics
+from cascade.server.metrics import Metrics
 from cascade.server.receipts import Receipt, header_value
 from cascade.types import Answer, Completion, Question, Request, Usage
 
@@ -52,7 +52,7 @@ def test_the_cascade_its_levels_and_each_model_can_be_named():
 @pytest.mark.parametrize(("name", "status"), [("suport", 404), (None, 400), ("", 400), (3, 400)])
 def test_a_model_that_there_is_none_of_is_refused(name, status):
     with pytest.raises(GatewayError, match="support") as caught:
-        Menu(CATALOG).route(name)
+        Names(CATALOG).route(name)
     assert (caught.value.status, caught.value.param) == (status, "model")
 
 
@@ -107,7 +107,7 @@ def test_an_envelope_is_read_and_the_rest_is_sent_on():
         "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     headers = {"x-cascade-explain": "1", "x-cascade-group": "user-7", "x-cascade-segment": "at"}
-    request = ClientRequest.of(ChatCompletions({**body, "messages": ASK}, "t"), headers, Menu(CATALOG))
+    request = ClientRequest.of(ChatCompletions({**body, "messages": ASK}, "t"), headers, Names(CATALOG))
     assert request[:2] == ("support:low", Route("support", "low"))
     assert request.stream is request.explain is request.dialect.counts is True
     assert request.chat.body() == {"messages": ASK, "temperature": 0.3, "made_up": {"a": [1]}}

@@ -20,12 +20,12 @@ from patience import until
 from cascade import Orchestrator
 from cascade.config import load
 from cascade.errors import ConfigError, ProviderUnavailableError
-from cascade.server import app, running
+from cascade.server import app, lifecycle
 from cascade.server.app import Edge, application
 from cascade.server.auth import new_key
-from cascade.server.meters import Instruments
+from cascade.server.lifecycle import fixed
+from cascade.server.metrics import Instruments
 from cascade.server.modes import Modes
-from cascade.server.running import fixed
 from cascade.serving.made_for import made_for
 from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
@@ -250,8 +250,8 @@ def test_a_signal_before_it_serves_is_a_reload_once_it_does():
     code = """
 import signal
 from cascade.config import load
-from cascade.server import running
-config, built, calls = load(CONFIG), running._built, []
+from cascade.server import lifecycle
+config, built, calls = load(CONFIG), lifecycle._built, []
 
 def slowly(*parts):
     calls.append(parts)
@@ -259,9 +259,9 @@ def slowly(*parts):
         signal.raise_signal(signal.SIGHUP)
     return built(*parts)
 
-running._built = slowly
+lifecycle._built = slowly
 end = lambda: signal.raise_signal(signal.SIGTERM)
-running.run([config], lambda: running.bound(config.server), lambda: {'': config}, lambda port: None, end)
+lifecycle.run([config], lambda: lifecycle.bound(config.server), lambda: {'': config}, lambda port: None, end)
 print(len(calls))
 """
     settings = {**CONFIG, "provider": "fake", "traces": "off", "server": {"port": 0}}
@@ -275,7 +275,7 @@ def test_a_server_that_cannot_start_leaves_no_signal_blocked(monkeypatch):
         raise ConfigError(["no"])
 
     config, before = load({**CONFIG, "provider": "fake"}), signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    monkeypatch.setattr(running, "_built", refuses)
+    monkeypatch.setattr(lifecycle, "_built", refuses)
     with pytest.raises(ConfigError):
-        running.run([config], lambda: running.bound(config.server), lambda: {"": config}, lambda _: None)
+        lifecycle.run([config], lambda: lifecycle.bound(config.server), lambda: {"": config}, lambda _: None)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

@@ -20,7 +20,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import read_reviews, reviews_at
 from cascade.review.session import Session
 from cascade.server.auth import new_key
-from cascade.server.pages.desk import Desk
+from cascade.server.pages.review import ReviewPage
 
 from .observed import settled
 from .served import asgi, living, orchestrator
@@ -96,7 +96,7 @@ async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path):
 
 async def test_reviewers_that_wait_for_a_store_leave_the_threads_to_others(tmp_path, monkeypatch):
     waits, ends, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
-    monkeypatch.setattr(Desk, "view", lambda *_: (loop.call_soon_threadsafe(waits.set) and ends.wait(PATIENCE_S)) or {})
+    monkeypatch.setattr(ReviewPage, "view", lambda *_: loop.call_soon_threadsafe(waits.set) and ends.wait(PATIENCE_S))
     served, client = opened(tmp_path)
     async with served, client:
         with ThreadPoolExecutor(2) as pool:

@@ -18,8 +18,8 @@ from cascade.providers.fake import reply
 from cascade.resilience.health import FAILURES
 from cascade.server.app import Edge, application
 from cascade.server.auth import new_key
-from cascade.server.meters import Instruments
-from cascade.server.running import together
+from cascade.server.lifecycle import together
+from cascade.server.metrics import Instruments
 
 from .observed import Answers, settings, settled
 from .served import ASK, CONFIG, Held, living, orchestrator

@@ -18,7 +18,7 @@ from cascade.providers.fake import FakeProvider
 from cascade.resilience.health import FAILURES
 from cascade.server.app import application
 from cascade.server.auth import new_key
-from cascade.server.meters import AccessLog, Instruments, Metrics
+from cascade.server.metrics import AccessLog, Instruments, Metrics
 
 from .served import asgi, living, orchestrator
 from .test_contract import SURE, UNSURE

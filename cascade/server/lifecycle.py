@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from uvicorn import Config, Server
 
     from cascade.server.app import Edge, Gateway
-    from cascade.server.meters import Instruments, WorkerCounts
+    from cascade.server.metrics import Instruments, WorkerCounts
     from cascade.serving.monitors import ServiceStatus
 
 logger = logging.getLogger("cascade")
@@ -108,10 +108,10 @@ def together(configs: Configs) -> list[CascadeConfig]:
 
 def _mixed(configs: Configs) -> Iterator[str]:
     """Yield a problem for each name or store of traces that cascades share: pages and fits take all rows as theirs."""
-    from cascade.server.catalog import Catalog, Menu
+    from cascade.server.catalog import Catalog, Names
 
     try:
-        Menu(*(Catalog.of(config, ()) for config in configs.values()))
+        Names(*(Catalog.of(config, ()) for config in configs.values()))
     except ConfigError as error:
         yield from error.problems
     stores = dict[object, str]()
@@ -220,7 +220,7 @@ def run(
     from uvicorn import Server
 
     from cascade.server.app import Gateway
-    from cascade.server.meters import Instruments
+    from cascade.server.metrics import Instruments
 
     _raise_file_limit()
     instruments, throttle = Instruments.of(serving[0].server, peers), Throttle()
@@ -350,7 +350,7 @@ def listener(gateway: Gateway) -> Config:
     """Return uvicorn's settings for an application."""
     from uvicorn import Config
 
-    from cascade.server.wire import LimitedConnection
+    from cascade.server.connection import LimitedConnection
 
     settings = gateway.edge.settings
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

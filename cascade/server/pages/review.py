@@ -35,7 +35,7 @@ class _OpenLog(NamedTuple):
     at_s: float
 
 
-class Desk:
+class ReviewPage:
     """The review page's logic: people judge pairs of outputs from `server.review.log` or from the traces."""
 
     def __init__(self, config: CascadeConfig) -> None:

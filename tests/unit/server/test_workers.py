@@ -16,8 +16,8 @@ from patience import lives, until
 
 from cascade.config import load
 from cascade.errors import ConfigError
-from cascade.server.meters import PARENT, WorkerCounts, family
-from cascade.server.running import together
+from cascade.server.lifecycle import together
+from cascade.server.metrics import PARENT, WorkerCounts, family
 
 from .served import ASK, CONFIG, WAIT_S
 from .test_sight import samples

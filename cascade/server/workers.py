@@ -27,9 +27,9 @@ from typing import Any
 
 from cascade.config import CascadeConfig
 from cascade.errors import CascadeError, StoreError
-from cascade.server import running
-from cascade.server.meters import PARENT, WorkerCounts, family, of_reloads
-from cascade.server.running import Configs
+from cascade.server import lifecycle
+from cascade.server.lifecycle import Configs
+from cascade.server.metrics import PARENT, WorkerCounts, family, of_reloads
 
 logger = getLogger("cascade")
 _PAUSE_S, _LONGEST_S = 0.5, 60.0
@@ -39,7 +39,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass
-class _ServingProcess:
+class _WorkerProcess:
     """A worker, as its parent sees it."""
 
     process: Any
@@ -63,30 +63,30 @@ class _ServingProcess:
         self.settled.set()
 
 
-class Fleet:
-    """The parent of the workers; each calls `begins` first. Raises as `running.together` does."""
+class Supervisor:
+    """The parent of the workers; each calls `begins` first. Raises as `lifecycle.together` does."""
 
     def __init__(self, configs: Configs, again: Callable[[], Configs], begins: Callable[[], None]) -> None:
-        self._serving, self._again, self._begins = running.together(configs), again, begins
+        self._serving, self._again, self._begins = lifecycle.together(configs), again, begins
         self._missing = self._serving[0].server.workers
         self._signals, self._stops, self._lock = SimpleQueue[int](), threading.Event(), threading.Lock()
-        self._workers: dict[str, _ServingProcess] = {}
+        self._workers: dict[str, _WorkerProcess] = {}
         self._restarts, self._reloads = 0, Counter[str]()
 
     def serve(self, listening: Callable[[int], None]) -> None:
-        """Serve until a signal ends it, as `running.serve` does; raise its errors, the parent's own or a worker's."""
-        running.refuse_missing()
+        """Serve until a signal ends it, as `lifecycle.serve` does; raise its errors, the parent's own or a worker's."""
+        lifecycle.refuse_missing()
         settings = self._serving[0].server
-        with running.bound(settings) as free:
+        with lifecycle.bound(settings) as free:
             port = int(free.getsockname()[1])
-        self._bind = partial(running.bound, settings.model_copy(update={"port": port}), shares=True)
-        heard = [signal.SIGINT, signal.SIGTERM, *running.hang_ups()]
+        self._bind = partial(lifecycle.bound, settings.model_copy(update={"port": port}), shares=True)
+        heard = [signal.SIGINT, signal.SIGTERM, *lifecycle.hang_ups()]
         before = {number: signal.signal(number, lambda number, _: self._signals.put(number)) for number in heard}
         workers, terminal = self._missing, os.isatty(0)
         with tempfile.TemporaryDirectory(prefix="cascade-workers-") as folder, ThreadPoolExecutor(workers + 1) as pool:
             self._folder, self._counts = Path(folder), WorkerCounts(Path(folder), PARENT)
             self._write()
-            tended = [pool.submit(self._tend, str(place), partial(listening, port)) for place in range(workers)]
+            futures = [pool.submit(self._supervise, str(place), partial(listening, port)) for place in range(workers)]
             while self._signals.get() == signal.SIGHUP and (not terminal or os.isatty(0)):
                 pool.submit(self._reload)
             self._stops.set()
@@ -94,10 +94,10 @@ class Fleet:
                 worker.process.terminate()
         for number, handler in before.items():
             signal.signal(number, handler)
-        if errors := [error for task in tended if (error := task.result()) is not None]:
+        if errors := [error for task in futures if (error := task.result()) is not None]:
             raise errors[0]
 
-    def _tend(self, place: str, listening: Callable[[], None]) -> CascadeError | None:
+    def _supervise(self, place: str, listening: Callable[[], None]) -> CascadeError | None:
         """Keep a worker running in a place until the server stops; return the error if it did not start or end well."""
         pause_s = _PAUSE_S
         while not self._stops.is_set():
@@ -119,7 +119,7 @@ class Fleet:
             pause_s = min(2 * pause_s, _LONGEST_S)
         return None
 
-    def _started(self, place: str) -> _ServingProcess:
+    def _started(self, place: str) -> _WorkerProcess:
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(
             target=work,
@@ -127,7 +127,7 @@ class Fleet:
         )
         process.start()
         theirs.close()
-        worker = self._workers[place] = _ServingProcess(process, ours)
+        worker = self._workers[place] = _WorkerProcess(process, ours)
         if self._stops.is_set():
             process.terminate()
         return worker
@@ -141,9 +141,9 @@ class Fleet:
     def _reload(self) -> None:
         """Make the workers read the configuration again, one after the other, if it is valid."""
         try:
-            running.together(self._again())
+            lifecycle.together(self._again())
         except CascadeError as error:
-            running.refused(error, self._reloads)
+            lifecycle.refused(error, self._reloads)
             self._write()
             return
         for worker in [*self._workers.values()]:
@@ -174,7 +174,7 @@ def work(
     error = None
     try:
         up, reloaded = (partial(pipe.send, word) for word in (_UP, _RELOADED))
-        running.run(running.renewed(serving, again()), bind, again, lambda _: up(), reloaded, counts)
+        lifecycle.run(lifecycle.renewed(serving, again()), bind, again, lambda _: up(), reloaded, counts)
     except CascadeError as failure:
         error = failure
     with suppress(OSError):
