@@ -28,7 +28,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import wire_body
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience.portal import run
+from cascade.resilience.event_loop import run
 from cascade.types import Message, Question, Request
 
 _PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}}

@@ -23,19 +23,8 @@ from cascade.plans.base import Conclusion, ModelUse, Walk
 from cascade.plans.nodes import Plan
 from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer
 from cascade.providers.fields import Fields
-from cascade.resilience.portal import Deadline, Worker
-from cascade.types import (
-    NO_CERTIFICATE,
-    SKIP,
-    Answer,
-    Call,
-    Completion,
-    Decision,
-    Question,
-    Request,
-    Step,
-    Usage,
-)
+from cascade.resilience.event_loop import Deadline, Worker
+from cascade.types import NO_CERTIFICATE, SKIP, Answer, Call, Completion, Decision, Question, Request, Step, Usage
 
 if TYPE_CHECKING:
     from cascade.conformal.certificate import Certificate

@@ -14,7 +14,7 @@ from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.files import Closed
 from cascade.providers.base import Provider
-from cascade.resilience.portal import iterate, run, running_loop
+from cascade.resilience.event_loop import iterate, run, running_loop
 from cascade.runtime import Input, Runtime, all_or_error, listed
 from cascade.types import Answer, Step, TextDelta
 

@@ -22,8 +22,8 @@ from cascade.plans.nodes import Plan
 from cascade.providers.base import Provider
 from cascade.providers.guard import Around, Guard
 from cascade.records.link import LATE_S
-from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
-from cascade.resilience.portal import run as run_on_loop
+from cascade.resilience.event_loop import SAYS, SETTLE_S, Deadline, Halt, in_thread
+from cascade.resilience.event_loop import run as run_on_loop
 from cascade.safety import defuse
 from cascade.text import counted
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
@@ -31,8 +31,8 @@ from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
     from cascade.budget.caps import Account
     from cascade.policies.live import Live
-    from cascade.records.asks import Trace
     from cascade.records.ledger import SqlLedger
+    from cascade.records.recorder import TraceRecorder
     from cascade.records.writer import TraceWriter
     from cascade.serving.certified import CertifiedPolicy, ServingState
     from cascade.serving.monitors import CertificateMonitors
@@ -60,7 +60,7 @@ class Started:
     runtime: Runtime
     walk: Run
     plan: RunPlan
-    trace: Trace | None
+    trace: TraceRecorder | None
     deadline: Deadline
     key: str | None = None
 
@@ -260,9 +260,9 @@ class Runtime:
             walk = serving.counted(walk)
         trace = None
         if traced and self.traces is not None:
-            from cascade.records.asks import Trace
+            from cascade.records.recorder import TraceRecorder
 
-            trace = Trace(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
+            trace = TraceRecorder(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
             walk = trace.follow(parsed, walk)
         return Started(self, walk, plan, trace, deadline, key)
 

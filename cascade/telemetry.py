@@ -22,7 +22,7 @@ from cascade.chat import calls_of, function_of, text_of
 from cascade.errors import ConfigError, MissingExtraError, ProviderError
 from cascade.providers.base import TRACEPARENT
 from cascade.providers.guard import Around, Guard
-from cascade.resilience.portal import Deadline
+from cascade.resilience.event_loop import Deadline
 from cascade.types import Completion, Request
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from cascade.reports.evaluation import audits_of, evaluation, served, watch
 from cascade.reports.notices import about_data_sets, about_requests, reference_of
 from cascade.reports.report import Report, Result, Show, Tell, promise_options, warn
 from cascade.reports.study import of_study
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.runtime import Runtime
 from cascade.scale import HERE
 from cascade.serving.made_for import made_for
@@ -445,7 +445,7 @@ def _judged(
         raise reply or ProviderError("no such call")
 
     try:
-        answer = portal.run(drive(walk(logged.question, RunPlan(plan)), replied))
+        answer = event_loop.run(drive(walk(logged.question, RunPlan(plan)), replied))
     except ProviderError:  # by the log, no model answered
         return
     for step, kind in [(step, judges[step.number].kind) for step in answer.steps if step.number in judges]:
@@ -476,6 +476,6 @@ def _ask(runtime: Runtime, canaries: Sequence[Canary], repeats: int, tell: Tell)
     async def every() -> list[list[Call]]:
         return [await asyncio.gather(*map(call, requests)) for _ in range(repeats)]
 
-    rounds = portal.run(every())
+    rounds = event_loop.run(every())
     p_yes = [[call.completion and read_verdict(call.completion).p_yes for call in calls] for calls in rounds]
     return p_yes, total_nano_usd(call.cost_nano_usd for calls in rounds for call in calls)

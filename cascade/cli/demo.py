@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cascade.cli.begin import fetch
 from cascade.cli.main import console, say
+from cascade.cli.setup import fetch
 from cascade.demo import requests as shop
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
 from cascade.providers.replay import Memo
-from cascade.resilience.portal import run
+from cascade.resilience.event_loop import run
 from cascade.text import percent
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def collect(
 
 def _demo(output: Path, *, resume: bool) -> tuple[list[AskedQuestion], CascadeConfig]:
     """Return the demo's own messages and configuration, after a wrong output is refused."""
-    from cascade.cli.begin import fetch
+    from cascade.cli.setup import fetch
     from cascade.demo import requests as shop
     from cascade.providers import weights
 

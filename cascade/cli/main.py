@@ -138,17 +138,17 @@ class Meter:
 
 PANELS = {
     "Begin": {
-        "init": "begin:init",
+        "init": "setup:init",
         "demo": "demo:demo",
         "doctor": "doctor:doctor",
-        "models": "begin:app",
-        "prices": "begin:prices",
+        "models": "setup:app",
+        "prices": "setup:prices",
     },
     "Answer": {"ask": "answer:ask", "serve": "answer:serve"},
     "Log requests": {"collect": "logs:collect", "import": "logs:import_log", "traces": "logs:app"},
-    "See what it saves": {"prove": "verbs:prove", "compare": "verbs:compare", "evaluate": "verbs:evaluate"},
-    "Learn and certify": {"fit": "verbs:fit", "review": "review:review", "verify": "verbs:verify"},
-    "In service": {"promote": "verbs:promote", "onboard": "verbs:onboard"},
+    "See what it saves": {"prove": "policies:prove", "compare": "policies:compare", "evaluate": "policies:evaluate"},
+    "Learn and certify": {"fit": "policies:fit", "review": "review:review", "verify": "policies:verify"},
+    "In service": {"promote": "policies:promote", "onboard": "policies:onboard"},
 }
 """The module and the function of each command, by the panel of the help, in the order of the help."""
 COMMANDS = {name: target for panel in PANELS.values() for name, target in panel.items()}

@@ -14,8 +14,8 @@ import typer
 from rich.cells import chop_cells
 from rich.console import Console
 
-from cascade.api.judging import Judging
 from cascade.api.logs import LogOptions
+from cascade.api.reviews import ReviewOptions
 from cascade.cli import options as opt
 from cascade.cli.main import console, say
 from cascade.records.address import located
@@ -54,9 +54,9 @@ def review(
     Example: cascade review episodes.parquet --ask regret
     """
     place = None if output is None else located(output)
-    judging = Judging(LogOptions(episodes, where, matcher, models=models), place, ask, label_rate, seed)
-    outputs = judging.read(say)
-    with ReviewStore(judging.path, judging.terms(outputs.comparator)) as store:
+    options = ReviewOptions(LogOptions(episodes, where, matcher, models=models), place, ask, label_rate, seed)
+    outputs = options.read(say)
+    with ReviewStore(options.path, options.terms(outputs.comparator)) as store:
         _review(store, outputs.pairs, reviewer or _user(), skipped=skipped)
 
 

@@ -29,7 +29,7 @@ from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
 from cascade.plans import presets as strategies
 from cascade.plans.presets import BaseGuideConfig
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.text import counted
 from cascade.types import Answer, Completion, Request
 
@@ -350,7 +350,7 @@ class Collector:
         # Under a cap, a call that may have been billed is not retried: money was held for one call only.
         sent = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
         try:
-            completion = portal.run(self.orchestrator.runtime.complete(sent))
+            completion = event_loop.run(self.orchestrator.runtime.complete(sent))
         except ProviderError as error:
             failed = failed_call(request, error, price)
             self._budget.settle(hold, failed.cost_bound_nano_usd)

@@ -23,7 +23,7 @@ class Provider(Protocol):
     async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`.
 
-        Blocking work belongs in a thread: `await cascade.resilience.portal.in_thread(work)`.
+        Blocking work belongs in a thread: `await cascade.resilience.event_loop.in_thread(work)`.
         """
         ...
 

@@ -20,7 +20,7 @@ from cascade.chat import as_call
 from cascade.policies.signals import purposes_of
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
-from cascade.resilience.portal import in_thread
+from cascade.resilience.event_loop import in_thread
 from cascade.types import Request
 
 Reply: TypeAlias = str | Payload | BaseException

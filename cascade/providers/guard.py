@@ -37,7 +37,7 @@ from cascade.providers.fields import added, refused
 from cascade.providers.histories import conversation_of
 from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.registry import raised_by
-from cascade.resilience.portal import NOT_BEGUN, Deadline
+from cascade.resilience.event_loop import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream

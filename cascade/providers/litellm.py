@@ -45,7 +45,7 @@ from cascade.providers.fields import OPTIONAL, SETTABLE, STANDARD, wire_body
 from cascade.providers.histories import vendor_of
 from cascade.providers.openai_http import retry_after_s
 from cascade.providers.registry import Endpoint, ProviderSettings
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.types import Request
 
 _BEFORE_IMPORT = {
@@ -125,7 +125,7 @@ def _not_wanted(tools: object) -> bool:  # noqa: ARG001 - litellm names its argu
 
 async def _loaded() -> Any:
     """Return litellm; the first import runs in a thread, since it takes seconds."""
-    return load_litellm() if _load.cache_info().currsize else await portal.in_thread(load_litellm)
+    return load_litellm() if _load.cache_info().currsize else await event_loop.in_thread(load_litellm)
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class LiteLLM:
         else:
             call = self._decided(litellm, request, dialect, timeout_s)
         with self._mapping_errors(request):
-            return await portal.on_loop(call, timeout_s)
+            return await event_loop.on_loop(call, timeout_s)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the chunks of a stream, all of them within `timeout_s`."""
@@ -187,7 +187,7 @@ class LiteLLM:
             return
         call = self._chunks(await _loaded(), request, timeout_s)
         with self._mapping_errors(request):
-            async with aclosing(portal.items_on_loop(call, timeout_s)) as chunks:
+            async with aclosing(event_loop.items_on_loop(call, timeout_s)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 

@@ -29,7 +29,7 @@ from cascade.providers.base import Payload
 from cascade.providers.fields import wire_body
 from cascade.providers.reading import with_tool_calls
 from cascade.providers.registry import ProviderSettings
-from cascade.resilience.portal import in_thread
+from cascade.resilience.event_loop import in_thread
 from cascade.safety import broken_up
 from cascade.text import in_depth
 from cascade.types import Request

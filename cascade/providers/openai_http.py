@@ -1,6 +1,6 @@
 """Plain HTTP to any OpenAI-compatible server, so that `cascade` works without litellm.
 
-All calls of a process run on one event loop in the background (`resilience.portal`), so the deadline covers the
+All calls of a process run on one event loop in the background (`resilience.event_loop`), so the deadline covers the
 whole exchange, even with a server that sends a byte at a time (F07). Redirects are not followed, for the key's sake
 (F11). A reply is read up to a limit, and only if uncompressed, so that no decompression bomb fills the memory (F29).
 """
@@ -39,7 +39,7 @@ from cascade.providers import decision
 from cascade.providers.base import TRACEPARENT, Payload
 from cascade.providers.fields import OPENAI_OWN, wire_body
 from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.types import Request
 
 MOST_BYTES = 16 * 2**20
@@ -294,13 +294,13 @@ class OpenAIHTTP:
         """Answer a request in one piece."""
         exchange = self._exchange(request, timeout_s, stream=False)
         with _MappingErrors(exchange):
-            return await portal.on_loop(self._connections.reply(exchange), timeout_s)
+            return await event_loop.on_loop(self._connections.reply(exchange), timeout_s)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the chunks of a server-sent stream."""
         exchange = self._exchange(request, timeout_s, stream=True)
         with _MappingErrors(exchange):
-            async with aclosing(portal.items_on_loop(self._connections.chunks(exchange), timeout_s)) as whole:
+            async with aclosing(event_loop.items_on_loop(self._connections.chunks(exchange), timeout_s)) as whole:
                 async for chunks in whole:
                     for chunk in chunks:
                         yield chunk
@@ -309,7 +309,7 @@ class OpenAIHTTP:
         """Close the connections. Calls under way end with `ClosedError`."""
         if self._connections.used:
             with suppress(TimeoutError, ClosedError):
-                await portal.on_loop(self._connections.close(), _CLOSE_S)
+                await event_loop.on_loop(self._connections.close(), _CLOSE_S)
 
     def _exchange(self, request: Request, timeout_s: float, *, stream: bool) -> Exchange:
         endpoint = self.endpoints.get(request.site) or self.endpoints.get("") or Endpoint()
@@ -415,7 +415,7 @@ async def _kept_open(session: aiohttp.ClientSession) -> None:
 def _left_open(connections: _Connections) -> None:
     """Close the connections of a provider that was left open."""
     if connections.used:
-        portal.begin(partial(connections.close))
+        event_loop.begin(partial(connections.close))
 
 
 class _MappingErrors:
@@ -428,7 +428,7 @@ class _MappingErrors:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, asyncio.CancelledError) and not self._exchange.left():
-            error.args = (portal.NOT_BEGUN,)
+            error.args = (event_loop.NOT_BEGUN,)
         elif isinstance(error, TimeoutError | aiohttp.ClientError):
             mapped = _mapped(error, self._exchange)
             for cause in causes_of(error):  # their frames refer to each other, and hold what was read

@@ -14,7 +14,7 @@ from typing import Any
 
 from cascade.errors import BadRequestError, quote
 from cascade.providers.base import Payload
-from cascade.resilience.portal import in_thread
+from cascade.resilience.event_loop import in_thread
 from cascade.types import Question, Request
 
 Verify = Callable[[Question, Mapping[str, Any]], object]

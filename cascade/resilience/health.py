@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from cascade.errors import ProviderError, ProviderTimeoutError, ProviderUnavailableError, RateLimitedError
-from cascade.resilience.portal import Deadline
+from cascade.resilience.event_loop import Deadline
 
 MAX_RETRY_AFTER_S = 60.0
 """A longer Retry-After is not obeyed (as in the Anthropic and Portkey clients)."""

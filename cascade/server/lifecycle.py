@@ -23,7 +23,7 @@ from cascade.errors import CascadeError, ConfigError, MissingExtraError, StoreEr
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
 from cascade.records.address import FOLDER, parse
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.safety import redact
 from cascade.server.auth import listening_problems
 from cascade.telemetry import export
@@ -313,7 +313,7 @@ async def _served(
 
     server.startup = startup  # type: ignore[method-assign]
     task = asyncio.create_task(reloading())
-    with portal.adopted():
+    with event_loop.adopted():
         await server.serve([listens])
     task.cancel()
 

@@ -31,8 +31,8 @@ from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, ProviderError, StoreError
 from cascade.money import Price, usd
 from cascade.providers.guard import Around, Guard
+from cascade.resilience.event_loop import Deadline
 from cascade.resilience.health import CALLER
-from cascade.resilience.portal import Deadline
 from cascade.server.receipts import Receipt
 from cascade.types import Completion, Request
 

@@ -22,7 +22,7 @@ from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutEr
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.providers.guard import Around, Guard
 from cascade.records.link import StoreLink
-from cascade.resilience.portal import NOT_BEGUN, Deadline, Halt
+from cascade.resilience.event_loop import NOT_BEGUN, Deadline, Halt
 from cascade.types import Completion, Request, Requester, TextDelta
 
 if TYPE_CHECKING:

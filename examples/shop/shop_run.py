@@ -27,7 +27,7 @@ from cascade.episodes.journal import Journal
 from cascade.logs.schema import call_row, request_digest
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience.portal import run
+from cascade.resilience.event_loop import run
 from cascade.types import Completion, Request
 
 CONFIG = {

@@ -27,7 +27,7 @@ from cascade.providers import litellm as litellm_provider
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.registry import Endpoint
-from cascade.resilience.portal import Deadline
+from cascade.resilience.event_loop import Deadline
 from cascade.types import Answer, Call, Completion, Message, Question, Request
 
 from .bench import KEY, PRICES, PROVIDERS, Bench, needs_litellm

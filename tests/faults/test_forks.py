@@ -19,7 +19,7 @@ from patience import PATIENCE_S, in_child
 from cascade import forks
 from cascade.forks import after_fork, no_fork
 from cascade.records.database import Database
-from cascade.resilience.portal import run
+from cascade.resilience.event_loop import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 

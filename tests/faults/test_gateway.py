@@ -27,7 +27,7 @@ from cascade.providers import guard, openai_http
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.openai_http import Exchange
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.resilience.health import FAILURES, RetryPolicy
 from cascade.server.auth import new_key
 from cascade.server.body import parsed_object
@@ -110,7 +110,7 @@ async def test_what_a_failed_request_read_is_freed_with_it(mode, stream, read, l
         found = [await ask(client, headers=headers, stream=stream) for _ in range(3)]
         del found[:]
         for _ in range(20):  # what runs on the loop of the calls ends there
-            await portal.on_loop(asyncio.sleep(0), PATIENCE_S)
+            await event_loop.on_loop(asyncio.sleep(0), PATIENCE_S)
         assert len(read) >= 3
         assert [one() for one in read if one() is not None] == []
 
@@ -157,7 +157,7 @@ async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_
     given = {} if header else {"server": {"request_s": LATE_S}}
     headers = {"x-cascade-deadline-s": str(LATE_S)} if header else {}
     late = Late("large")
-    for module in (guard, portal):
+    for module in (guard, event_loop):
         monkeypatch.setattr(module, "time", late)
     async with orchestrator(late, **given) as served, asgi(served) as client:
         found = await ask(client, "cascade", headers)

@@ -15,7 +15,7 @@ from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
 from cascade.plans import nodes, prompts, reply, verdict
 from cascade.providers import assembling, guard, openai_http, reading
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.types import Usage
 
 from . import test_config, test_guide, test_payload, test_process, test_transport
@@ -175,7 +175,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F42": (test_guide, instead(verdict, "read_text", _naive_verdict)),
     "F43": (test_guide, instead(nodes, "ProviderError", _NothingError)),
     "F43 closed": (test_guide, instead(engine, "actions", _accept_anything)),
-    "F49": (test_guide, instead(portal._Background, "here", False)),
+    "F49": (test_guide, instead(event_loop._Background, "here", False)),
     "F65 all": (test_config, _only_the_first),
     "F65 hints": (test_config, instead(problems, "did_you_mean", lambda *_: "")),
     "F66 aliases": (test_config, instead(yamlfile, "REFUSE_ALIASES", False)),

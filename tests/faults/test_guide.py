@@ -11,7 +11,7 @@ import pytest
 from cascade import runtime
 from cascade.errors import ProviderTimeoutError, ProviderUnavailableError, RefusedError, UsageError
 from cascade.providers.fake import reply
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 from cascade.types import Answer, Question, Request
 
 from .attacks import ATTACKS, assert_contained, assert_defused, gullible_guide
@@ -136,12 +136,12 @@ def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench):
 
 
 def test_f49_ask_on_the_loop_that_makes_the_calls_is_refused(bench):
-    bench.patch.setattr(portal, "_background", portal._Background())
+    bench.patch.setattr(event_loop, "_background", event_loop._Background())
     bench.patch.setattr(runtime, "LATE_S", 0.0)
     orchestrator = bench.served(timeouts={"per_question_s": 0.2})
 
     async def inside() -> None:
-        with portal.adopted(), pytest.raises(UsageError):
+        with event_loop.adopted(), pytest.raises(UsageError):
             orchestrator.ask(QUESTION)
 
     asyncio.run(inside())

@@ -28,7 +28,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers import litellm
 from cascade.providers.litellm import LiteLLM
-from cascade.resilience.portal import iterate, run
+from cascade.resilience.event_loop import iterate, run
 from cascade.types import Question
 
 from .bench import KEY, KEY_VARIABLE, PROVIDERS, Bench, needs_litellm

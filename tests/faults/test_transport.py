@@ -28,7 +28,7 @@ from cascade.errors import (
 )
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 
 from .bench import KEY, PROVIDERS
 from .bodies import QUESTION
@@ -112,8 +112,8 @@ def test_f10_a_caller_who_leaves_before_there_is_a_connection_sends_nothing(benc
     exchange = provider._exchange(request(), 1.0, stream=False)
     assert not exchange.left()
     with pytest.raises(ProviderTimeoutError):
-        portal.run(portal.on_loop(provider._connections.reply(exchange), 1.0))
-    portal.run(provider.close())
+        event_loop.run(event_loop.on_loop(provider._connections.reply(exchange), 1.0))
+    event_loop.run(provider.close())
     assert bench.server.requests == []
 
 
@@ -172,7 +172,7 @@ async def test_f10_a_caller_who_is_cancelled_before_the_request_is_sent_is_known
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
-    assert caught.value.args == (portal.NOT_BEGUN,)
+    assert caught.value.args == (event_loop.NOT_BEGUN,)
 
 
 LOCALHOST = Path(__file__).parent / "localhost.pem"

@@ -10,7 +10,7 @@ import pytest
 from cascade.errors import MissingExtraError, ModelFileError
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp, start_server
-from cascade.resilience.portal import run
+from cascade.resilience.event_loop import run
 
 TINY = "smollm2-135m"
 PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")

@@ -24,7 +24,7 @@ from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience.portal import Deadline
+from cascade.resilience.event_loop import Deadline
 from cascade.safety import broken_up, defuse
 from cascade.types import Answer, Completion, Message, Question, Request, TextDelta
 

@@ -20,7 +20,7 @@ from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience.portal import Deadline
+from cascade.resilience.event_loop import Deadline
 from cascade.types import Answer, Question, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]

@@ -28,8 +28,8 @@ from cascade.plans.base import ModelUse
 from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
-from cascade.resilience import portal
-from cascade.resilience.portal import Deadline
+from cascade.resilience import event_loop
+from cascade.resilience.event_loop import Deadline
 from cascade.streaming import play
 from cascade.types import Answer, Completion, Request, Usage
 
@@ -184,7 +184,7 @@ def test_a_log_replays_to_the_same_answer(strategy, script):
     if first.loose_calls:
         return
     guard = Guard(Replay.of(json.loads(json.dumps(list(rows(first))))))
-    again = drive(run(RIVER, **made), lambda one: portal.run(guard.complete(one, Deadline())))
+    again = drive(run(RIVER, **made), lambda one: event_loop.run(guard.complete(one, Deadline())))
     assert (again.text, again.answers, again.explain()) == (first.text, first.answers, first.explain())
     assert again.cost_nano_usd == first.cost_nano_usd
 

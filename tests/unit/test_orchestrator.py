@@ -30,7 +30,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.policy import Depth
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
-from cascade.resilience.portal import Deadline
+from cascade.resilience.event_loop import Deadline
 from cascade.types import Answer, Question, Request
 from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models
 

@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from cascade.api.judging import Judging, review_location
 from cascade.api.logs import LogOptions
+from cascade.api.reviews import ReviewOptions, review_location
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.records.traces import Store
@@ -54,10 +54,10 @@ class ReviewPage:
             UsageError: there is nothing to judge; the message has advice.
         """
         with self._lock:
-            judging = self._judging()
-            log = self._read(judging, again=pair is None)
+            options = self._options()
+            log = self._read(options, again=pair is None)
             pressed = Pressed()
-            with ReviewStore(judging.path, judging.terms(log.outputs.comparator)) as store:
+            with ReviewStore(options.path, options.terms(log.outputs.comparator)) as store:
                 reviews = store.reviews
                 session = Session(log.outputs.pairs, reviews.terms, reviewer, reviews.by(reviewer))
                 if pair is not None:
@@ -72,11 +72,11 @@ class ReviewPage:
                 "unknown": "" if pressed.meant else keys[-1],
                 "total": len(session.drawn),
                 "done": sum(drawn.id in session.judged for drawn in session.drawn),
-                "path": location_shown(judging.path),
+                "path": location_shown(options.path),
                 "notes": log.notes,
             }
 
-    def _judging(self) -> Judging:
+    def _options(self) -> ReviewOptions:
         """Return the log to judge and the options, from the configuration."""
         options = self._config.server.review
         log, where, file = options.log, None, review_location(self._config)
@@ -85,14 +85,14 @@ class ReviewPage:
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
             _refuse_unaudited(log)
-        return Judging(LogOptions(log, where), file, options.ask, options.label_rate)
+        return ReviewOptions(LogOptions(log, where), file, options.ask, options.label_rate)
 
-    def _read(self, judging: Judging, *, again: bool) -> _OpenLog:
+    def _read(self, options: ReviewOptions, *, again: bool) -> _OpenLog:
         """Return the log; read it if it has not been read, or if it is old and `again` is true."""
         now_s = time.monotonic()
         if self._log is None or (again and now_s - self._log.at_s > _STALE_S):
             notes = list[str]()
-            self._log = _OpenLog(judging.read(notes.append), tuple(notes), now_s)
+            self._log = _OpenLog(options.read(notes.append), tuple(notes), now_s)
         return self._log
 
 

@@ -24,7 +24,7 @@ from cascade.api.collecting import collect
 from cascade.api.onboarding import onboard
 from cascade.api.promoting import promote
 from cascade.api.study import evaluate, verify
-from cascade.cli import logs, verbs
+from cascade.cli import logs, policies
 from cascade.cli import main as module
 from cascade.cli.main import COMMANDS, LogFormatter, console, loaded, notes, print_json, print_result
 from cascade.conformal.promise import Promise
@@ -145,10 +145,10 @@ RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
     ("act", "command"),
     [
         (collect, logs.collect),
-        (evaluate, verbs.evaluate),
-        (onboard, verbs.onboard),
-        (promote, verbs.promote),
-        (verify, verbs.verify),
+        (evaluate, policies.evaluate),
+        (onboard, policies.onboard),
+        (promote, policies.promote),
+        (verify, policies.verify),
     ],
 )
 def test_every_parameter_of_an_act_is_an_option(act, command):

@@ -15,8 +15,8 @@ import pytest
 from stores import postgres_url
 
 import cascade
-from cascade.api.judging import review_location
 from cascade.api.logs import LogOptions
+from cascade.api.reviews import review_location
 from cascade.config import load
 from cascade.conformal.promise import Promise
 from cascade.review.pairs import compare

@@ -38,7 +38,7 @@ from cascade.matching import Matcher, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import Walk
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience.portal import in_thread
+from cascade.resilience.event_loop import in_thread
 from cascade.types import GUIDE_ONLY, Candidate, Question, Request, Step
 from unit.scripted import FixedPolicy
 

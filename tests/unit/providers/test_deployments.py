@@ -20,8 +20,8 @@ from cascade.providers.deployments import ranked
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard, Pace, _kind
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.resilience.event_loop import Deadline
 from cascade.resilience.health import FAILURES, FIRST_PAUSE_S, SHARED_CAPACITY, Health
-from cascade.resilience.portal import Deadline
 from cascade.server.metrics import Metrics
 from cascade.serving.made_for import made_for
 from cascade.types import Question, Request

@@ -25,8 +25,8 @@ from cascade.providers import guard as room
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import wire_body
 from cascade.providers.guard import Guard, Pace
+from cascade.resilience.event_loop import NOT_BEGUN, Deadline
 from cascade.resilience.health import RetryPolicy
-from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import TextDelta
 from unit.made import Failing, payload, request
 

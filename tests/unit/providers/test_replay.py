@@ -24,8 +24,8 @@ from cascade.providers.guard import Guard
 from cascade.providers.histories import accepted, vendor_of
 from cascade.providers.reading import read_completion
 from cascade.providers.replay import Replay
-from cascade.resilience.portal import Deadline
-from cascade.resilience.portal import run as run_now
+from cascade.resilience.event_loop import Deadline
+from cascade.resilience.event_loop import run as run_now
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
 from unit.made import PRICES, RIVER, base_guide, by_purpose, drive, request, yes_no
 from unit.scripted import ThresholdPolicy

@@ -20,14 +20,7 @@ from stores import rows_in
 
 from cascade.chat import ChatRequest
 from cascade.episodes.rows import reads_of
-from cascade.errors import (
-    AuthenticationError,
-    BudgetExceededError,
-    ClosedError,
-    ConfigError,
-    ProviderError,
-    UsageError,
-)
+from cascade.errors import AuthenticationError, BudgetExceededError, ClosedError, ConfigError, ProviderError, UsageError
 from cascade.identity import identity
 from cascade.logs.schema import COLUMNS, CUT, hashed
 from cascade.orchestrator import Orchestrator
@@ -35,7 +28,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.records import writer as writer_module
 from cascade.records.traces import Store
 from cascade.records.writer import TraceCounts, TraceWriter
-from cascade.resilience.portal import run
+from cascade.resilience.event_loop import run
 from cascade.safety import holds_key
 from cascade.types import Answer, Call, Question, Request, TextDelta, Token
 from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models

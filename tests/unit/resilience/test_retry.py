@@ -19,6 +19,7 @@ from cascade.errors import (
 )
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
+from cascade.resilience.event_loop import Deadline
 from cascade.resilience.health import (
     CAPACITY,
     FAILURES,
@@ -30,7 +31,6 @@ from cascade.resilience.health import (
     Health,
     RetryPolicy,
 )
-from cascade.resilience.portal import Deadline
 from unit.made import request
 
 NEVER = Deadline()

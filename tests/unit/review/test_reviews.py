@@ -18,8 +18,8 @@ from cases import each
 from patience import at_once
 from stores import postgres_url
 
-from cascade.api.judging import Judging
 from cascade.api.logs import LogOptions
+from cascade.api.reviews import ReviewOptions
 from cascade.conformal.monitor import is_drawn
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import reviewed
@@ -305,7 +305,7 @@ def test_hashes_in_the_place_of_texts_are_refused():
 def test_a_request_without_the_references_output_is_told_of(tmp_path):
     log = write(tmp_path / "log.jsonl", [*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
     told: list[str] = []
-    Judging(LogOptions(str(log))).read(told.append)
+    ReviewOptions(LogOptions(str(log))).read(told.append)
     assert told[-1] == "1 request without an output of the reference: not shown"
 
 

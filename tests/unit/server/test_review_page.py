@@ -14,8 +14,8 @@ import pytest
 from patience import PATIENCE_S
 from stores import postgres_url
 
-from cascade.api.judging import Judging
 from cascade.api.logs import LogOptions
+from cascade.api.reviews import ReviewOptions
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import read_reviews, reviews_at
 from cascade.review.session import Session
@@ -117,7 +117,7 @@ async def test_it_is_the_terminal_s_room(tmp_path):
     async with served, client:
         page = await pressed(client, (await client.get("/ui/review?as=ann")).text, "=")
     file = tmp_path / "t.db"
-    asked = Judging(LogOptions(f"sqlite:///{tmp_path}/t.db"), file)
+    asked = ReviewOptions(LogOptions(f"sqlite:///{tmp_path}/t.db"), file)
     found, reviews = asked.read(lambda _: None), read_reviews(file)
     session = Session(found.pairs, reviews.terms, "ann", reviews.by("ann"))
     assert outputs(page.text) == [one.text for one in session.current.outputs]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stores import postgres_url, row
 
-from cascade.cli import begin
+from cascade.cli import setup
 from cascade.config import load
 from cascade.config.policies import ThresholdConfig
 from cascade.conformal.certificate import Certificate
@@ -148,7 +148,7 @@ def test_pull_fetches_what_is_missing_and_says_so_on_stderr(cli, tiny, monkeypat
         pulled.append(entry.name)
         entry.path.write_bytes(b"12345")
 
-    monkeypatch.setattr(begin.weights, "pull", pull)
+    monkeypatch.setattr(setup.weights, "pull", pull)
     ran = cli("models", "pull")
     assert (ran.code, ran.out, pulled, "tiny: " in ran.err) == (0, "", ["tiny"], True)
     again = cli("models", "pull", "tiny")

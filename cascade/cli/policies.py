@@ -1,4 +1,4 @@
-"""The verbs that read a log: `prove`, `compare`, `evaluate`, `fit`, `verify`, `promote` and `onboard`.
+"""The commands that read a log or a policy: `prove`, `compare`, `evaluate`, `fit`, `verify`, `promote`, `onboard`.
 
 Each calls the function of its name in the package and prints what it returns.
 """

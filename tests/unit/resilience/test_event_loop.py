@@ -17,8 +17,8 @@ import pytest
 from patience import PATIENCE_S
 
 from cascade.errors import CascadeError, ClosedError, ProviderTimeoutError
-from cascade.resilience import portal
-from cascade.resilience.portal import Deadline, Halt, Worker, in_thread, items_on_loop, iterate, on_loop, run
+from cascade.resilience import event_loop
+from cascade.resilience.event_loop import Deadline, Halt, Worker, in_thread, items_on_loop, iterate, on_loop, run
 
 LIMITS_S = (0.02, 0.5, 10.0, 100.0)
 """The first is enough on a machine with little to do."""
@@ -46,12 +46,12 @@ def test_where_no_thread_can_be_started_a_call_fails_and_the_next_works(monkeypa
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(portal, "_background", portal._Background())
+    monkeypatch.setattr(event_loop, "_background", event_loop._Background())
     with monkeypatch.context() as patch, pytest.raises(CascadeError, match="ulimit"):
         patch.setattr(threading.Thread, "start", refuse)
         run(returned(1))
     assert run(returned(2)) == 2
-    portal._background.stop()
+    event_loop._background.stop()
 
 
 class Hangs:
@@ -244,7 +244,7 @@ async def test_a_cancelled_block_is_cancelled_and_not_stopped():
 
 def test_a_deadline_falls_to_0_and_not_below(monkeypatch):
     now = [1_000.0]
-    monkeypatch.setattr(portal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(event_loop.time, "monotonic", lambda: now[0])
     ends = Deadline.after(5.0)
     for now_s, left_s in ((1_002.0, 3.0), (1_012.0, 0.0)):
         now[0] = now_s
@@ -285,7 +285,7 @@ async def printed(code: str) -> str:
 async def test_on_the_loop_itself_a_call_runs_no_further_ahead_of_its_reader_than_a_few_items():
     code = """
 import asyncio
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 
 made = []
 
@@ -296,8 +296,8 @@ async def flood():
         await asyncio.sleep(0)
 
 async def main():
-    with portal.adopted():
-        coming, most = portal.items_on_loop(flood(), 60.0), 0
+    with event_loop.adopted():
+        coming, most = event_loop.items_on_loop(flood(), 60.0), 0
         async for number in coming:
             for _ in range(10):
                 await asyncio.sleep(0)
@@ -313,7 +313,7 @@ async def test_a_loop_that_is_adopted_makes_the_calls_itself():
     code = """
 import asyncio, threading
 from cascade.errors import CascadeError, ClosedError, UsageError
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 
 async def where():
     return threading.current_thread() is threading.main_thread()
@@ -327,24 +327,24 @@ async def stopped():
     await asyncio.sleep(3600)
 
 async def main():
-    with portal.adopted():
-        assert await portal.on_loop(where(), 100.0)
-        assert await asyncio.to_thread(lambda: portal.run(where()))
+    with event_loop.adopted():
+        assert await event_loop.on_loop(where(), 100.0)
+        assert await asyncio.to_thread(lambda: event_loop.run(where()))
         for call, error in ((asyncio.sleep(3600), TimeoutError), (stopped(), ClosedError)):
             try:
-                await portal.on_loop(call, 0.01 if error is TimeoutError else 100.0)
+                await event_loop.on_loop(call, 0.01 if error is TimeoutError else 100.0)
             except error:
                 pass
         try:
-            async for here in portal.items_on_loop(both(), 0.2):
+            async for here in event_loop.items_on_loop(both(), 0.2):
                 assert here
         except TimeoutError:
             pass
         try:
-            portal.run(where())
+            event_loop.run(where())
         except UsageError:
             print("refused")
-    assert not await portal.on_loop(where(), 100.0)
+    assert not await event_loop.on_loop(where(), 100.0)
 
 asyncio.run(main())
 """
@@ -354,7 +354,7 @@ asyncio.run(main())
 async def test_ctrl_c_cancels_a_blocking_call_and_waits_for_its_end():
     code = """
 import asyncio, signal, threading
-from cascade.resilience import portal
+from cascade.resilience import event_loop
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 begun, ended = threading.Event(), []
@@ -371,7 +371,7 @@ async def items():
     await booked()
     yield 1
 
-for way in (lambda: portal.run(booked()), lambda: next(portal.iterate(items()))):
+for way in (lambda: event_loop.run(booked()), lambda: next(event_loop.iterate(items()))):
     try:
         way()
     except KeyboardInterrupt:

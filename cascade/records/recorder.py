@@ -21,7 +21,7 @@ Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 
 
 @dataclass(slots=True)
-class Trace:
+class TraceRecorder:
     """The record of one question.
 
     `horizon` is T. `prices`, by model, are needed for a walk that ends in the middle of a step. `walk` is its name, if

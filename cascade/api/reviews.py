@@ -15,7 +15,7 @@ from cascade.review.reviews import SUFFIX, Ask, Location, Terms, reviews_at
 from cascade.text import counted
 
 
-class Judging(NamedTuple):
+class ReviewOptions(NamedTuple):
     """The options of a review, from the command line or a configuration.
 
     Attributes:
