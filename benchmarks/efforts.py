@@ -26,12 +26,11 @@ import numpy as np
 from table import OrReference, Seeded
 from without_logprobs import free
 
-from cascade.collection import collect
+from cascade.collection import CollectSettings, collect
 from cascade.config import load
 from cascade.conformal.promise import Promise
 from cascade.episodes.opening import open_log
 from cascade.logs.questions import AskedQuestion
-from cascade.matching import get_matcher
 from cascade.policies.policy import Random, Threshold, named
 from cascade.studies.study import study
 from cascade.studies.ways import Way, fixed, one_test
@@ -115,7 +114,7 @@ def collected(rows: list[Any], address: str, folder: Path) -> Log:
     ladder = {"kind": "ladder", "models": list(EFFORTS)}
     config = load({"models": entries, "strategy": ladder, "provider": "openai_http", "traces": "off"})
     questions = [AskedQuestion(str(at), Question(row["question"]), (str(row["gold"]),)) for at, row in enumerate(rows)]
-    collect(config, questions, folder / "log.jsonl", matcher=get_matcher("number"))
+    collect(config, questions, folder / "log.jsonl", CollectSettings(walks=(), matcher="number"))
     return open_log(str(folder / "log.jsonl")).reads[0].log
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cascade.api.onboarding import onboard
     from cascade.api.study import compare, evaluate, prove, verify
     from cascade.chat import ChatRequest
+    from cascade.collection.collector import CollectSettings
     from cascade.config import CascadeConfig
     from cascade.conformal.certificate import Certificate
     from cascade.conformal.promise import Promise
@@ -59,6 +60,7 @@ _HOMES = {
     "api.onboarding": "onboard",
     "api.study": "compare evaluate prove verify",
     "chat": "ChatRequest",
+    "collection.collector": "CollectSettings",
     "config": "CascadeConfig",
     "conformal.promise": "Promise",
     "errors": "BatchError BudgetExceededError CascadeError ConfigError "
@@ -81,6 +83,7 @@ __all__ = [
     "CascadeError",
     "Certificate",
     "ChatRequest",
+    "CollectSettings",
     "ConfigError",
     "FakeProvider",
     "FitSettings",

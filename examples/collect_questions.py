@@ -8,13 +8,11 @@ It runs offline, with the fake provider.
 import tempfile
 from pathlib import Path
 
-from cascade.collection import collect
+from cascade.collection import CollectSettings, collect
 from cascade.config import load
 from cascade.episodes.rows import reads_of
 from cascade.logs.files import read_rows
 from cascade.logs.questions import read_questions
-from cascade.matching import get_matcher
-from cascade.money import nano_usd
 
 QUESTIONS = """\
 {"question": "Which planet is the largest?", "answer": "Jupiter"}
@@ -38,18 +36,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, log = Path(folder) / "questions.jsonl", Path(folder) / "episodes.jsonl"
         source.write_text(QUESTIONS, "utf-8")
-        questions, matcher = read_questions(source), get_matcher("exact")
-        for cap in ("0.0009", "1"):
-            done = collect(
-                config,
-                questions,
-                log,
-                matcher=matcher,
-                resume=True,
-                concurrency=1,
-                max_cost_nano_usd=nano_usd(cap),
-            )
-            progress = done.progress
+        for cap in (0.0009, 1):
+            settings = CollectSettings(resume=True, concurrency=1, max_cost_usd=cap, walks=(), matcher="exact")
+            progress = collect(config, read_questions(source), log, settings).progress
             print(f"cap ${cap}: {progress.done} of {progress.total} questions, {progress.made_calls} calls made")
         (read,) = reads_of(read_rows(log))
         print(f"{read.log.n} episodes of {len(set(read.log.steps.tolist()))} steps")

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cascade.api.logs import Where, parse_where
-from cascade.checks import did_you_mean, nano_of, refuse
-from cascade.collection import Collected, Progress, journal_of
+from cascade.checks import did_you_mean
+from cascade.collection import Collected, CollectSettings, Progress, journal_of
 from cascade.collection import collect as collecting
 from cascade.collection.adding import LoggedCalls, added_nodes
-from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.opening import rows_of
 from cascade.errors import ProviderError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import Dropped
-from cascade.matching import get_matcher
 from cascade.money import dollars, usd
 from cascade.plans.presets import VERIFIER, LadderConfig
 from cascade.reports.report import Report, Result, Tell, warn
 from cascade.text import counted
-from cascade.types import GUIDE_ONLY
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -42,18 +39,10 @@ class CollectionResult(Result):
 def collect(
     questions: str | Path | Sequence[AskedQuestion],
     output: str | Path,
+    settings: CollectSettings = CollectSettings(),  # noqa: B008 - frozen
     *,
     config: str | Path | CascadeConfig = "cascade.yaml",
-    resume: bool = False,
-    concurrency: int = 8,
-    max_cost_usd: float | None = None,
-    walks: Sequence[str] | None = None,
-    matcher: str | None = None,
-    dataset: str | None = None,
-    limit: int | None = None,
     mapped: Mapping[str, str] | None = None,
-    only: Sequence[str] | None = None,
-    judge: str | None = None,
     where: Where = None,
     show: Callable[[Progress], None] = lambda _: None,
     tell: Tell = warn,
@@ -66,18 +55,9 @@ def collect(
     Args:
         questions: a JSONL, CSV or JSON file of questions, or the questions themselves.
         output: the log: .jsonl, .jsonl.gz or .parquet.
+        settings: how to collect.
         config: the configuration.
-        resume: continue an earlier run; nothing is paid twice.
-        concurrency: how many questions run at once.
-        max_cost_usd: stop before the log costs more than this, in USD.
-        walks: the names of the baselines to log too; ("all",) for all, () for none. By default only the guide alone.
-        matcher: how answers are judged: exact, label, number, … By default, the form of the questions decides.
-        dataset: the name of the questions in the log.
-        limit: ask only the first N questions.
         mapped: the file's fields for our columns: {"question": "prompt", "answer": "meta.target"}.
-        only: nodes of the strategy, by their names or their entries under models. `questions` is then a log that has
-            the other nodes. Only these nodes are asked, and the new log has their rows and those of the old.
-        judge: a judge that is added to a log in this way, as if the ladder had this `judge`.
         where: with `only` or `judge`, use only the log's rows that have these values in these columns.
         show: is called with the progress.
         tell: is called with a sentence about the questions that were left out.
@@ -86,16 +66,14 @@ def collect(
         UsageError: the questions or the log cannot be read or written, or a name does not exist.
         ConfigError: the configuration is wrong.
     """
-    wrong = [name for name, count in {"concurrency": concurrency, "limit": limit or 1}.items() if count < 1]
-    refuse(f"{name} must be 1 or more" for name in wrong)
-    cap, comparing = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
-    settings, recorded = load(config), None
+    configured, recorded, only, judge = load(config), None, [*(settings.only or ())], settings.judge
     if judge is not None:
-        settings, only = _judged(settings, judge), [*(only or ()), VERIFIER if ":" in judge else judge]
+        configured, only = _judged(configured, judge), [*only, VERIFIER if ":" in judge else judge]
     if only:
-        if walks is not None or mapped or dataset is not None or not isinstance(questions, str | Path):
+        extra = settings.walks is not None or mapped or settings.dataset is not None
+        if extra or not isinstance(questions, str | Path):
             raise UsageError("A node is added to a log, as it is: name its file, and no --walk, --map or --dataset.")
-        recorded = _recorded(str(questions), parse_where(where or ()), settings, only, tell)
+        recorded = _recorded(str(questions), parse_where(where or ()), configured, only, tell)
         listed = recorded.questions()
     elif isinstance(questions, str | Path):
         dropped = Dropped()
@@ -104,20 +82,10 @@ def collect(
             tell(dropped.describe())
     else:
         listed = list(questions)
-    done = collecting(
-        settings,
-        listed[:limit],
-        Path(output),
-        baselines=() if only else recorded_baselines(settings, _walks(walks)),
-        recorded=recorded,
-        matcher=comparing,
-        dataset=dataset or (Path(questions).stem if isinstance(questions, str | Path) else "questions"),
-        resume=resume,
-        concurrency=concurrency,
-        max_cost_nano_usd=cap,
-        tell=show,
-    )
-    file, error = Path(output), done.stopped or _failed(done)
+    name = Path(questions).stem if isinstance(questions, str | Path) else "questions"
+    named, file = replace(settings, dataset=settings.dataset or name), Path(output)
+    done = collecting(configured, listed[: settings.limit], file, named, recorded=recorded, tell=show)
+    error = done.stopped or _failed(done)
     return CollectionResult(reports=(_report(done, file),), error=error, collected=done, output=file)
 
 
@@ -186,12 +154,6 @@ def _report(done: Collected, output: Path) -> Report:
         "stopped": None if done.stopped is None else str(done.stopped),
     }
     return Report(tuple(lines), document=document)
-
-
-def _walks(walks: Sequence[str] | None) -> list[str]:
-    if walks is None:
-        return [GUIDE_ONLY]
-    return [] if list(walks) == ["none"] else list(BASELINES) if list(walks) == ["all"] else list(walks)
 
 
 def spending(progress: Progress) -> str:

@@ -13,6 +13,7 @@ from cascade.api.collecting import collect
 from cascade.api.fitting import FitResult, fit
 from cascade.api.logs import Log, LogOptions, read_log
 from cascade.checks import did_you_mean
+from cascade.collection import CollectSettings
 from cascade.config import CascadeConfig, load
 from cascade.config.schema import ModelConfig
 from cascade.conformal.promise import Promise
@@ -93,8 +94,8 @@ def onboard(
     with TemporaryDirectory(prefix="cascade-probes-") as folder:
         source = Path(folder) / "probes.jsonl"
         write_rows(source, [last[request] for request in order[:probes]])
-        asking: dict[str, Any] = {"only": [key], "resume": True, "concurrency": concurrency, "matcher": matcher}
-        done = collect(source, file, config=before, **asking, tell=tell)
+        asking = CollectSettings(resume=True, concurrency=concurrency, matcher=matcher, only=[key])
+        done = collect(source, file, asking, config=before, tell=tell)
     if done.error is not None:
         raise done.error
     probed = LogOptions(file, matcher=matcher)

@@ -18,7 +18,7 @@ from cascade.api.collecting import spending
 from cascade.api.logs import parse_pairs
 from cascade.cli import options as opt
 from cascade.cli.main import Meter, notes, print_report, print_result, say
-from cascade.collection import check
+from cascade.collection import CollectSettings, check
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load
 from cascade.config.yamlfile import parse_yaml, read_yaml
@@ -84,22 +84,16 @@ def collect(
     Example: cascade collect episodes.parquet --only second -o wider.parquet --max-cost 1
     Example: cascade collect episodes.parquet --judge judge -o judged.parquet
     """
-    source, settings = _demo(output, resume=resume) if questions == DEMO_REQUESTS else (questions, config)
+    name = dataset or (None if only or judge else Path(questions).stem)
+    settings = CollectSettings(resume, concurrency, max_cost, walk, matcher, name, limit, only, judge)
+    source, configured = _demo(output, settings) if questions == DEMO_REQUESTS else (questions, config)
     with Meter() as meter:
         result = cascade.collect(
             source,
             output,
-            config=settings,
-            resume=resume,
-            concurrency=concurrency,
-            max_cost_usd=max_cost,
-            walks=walk,
-            matcher=matcher,
-            dataset=dataset or (None if only or judge else Path(questions).stem),
-            limit=limit,
+            settings,
+            config=configured,
             mapped=parse_pairs("--map", "COLUMN=FIELD", mapped),
-            only=only,
-            judge=judge,
             where=where,
             show=lambda now: meter.tell("questions", now.done, now.total, spending(now), always=now.done == now.total),
             tell=say,
@@ -107,16 +101,16 @@ def collect(
     print_result(result, as_json=as_json)
 
 
-def _demo(output: Path, *, resume: bool) -> tuple[list[AskedQuestion], CascadeConfig]:
+def _demo(output: Path, settings: CollectSettings) -> tuple[list[AskedQuestion], CascadeConfig]:
     """Return the demo's own messages and configuration, after a wrong output is refused."""
     from cascade.cli.setup import fetch
     from cascade.demo import requests as shop
     from cascade.providers import weights
 
-    settings = shop.ladder_config(shop.demo_config(*shop.PAIR))
-    check(settings, (), output, resume=resume, capped=False)
+    configured = shop.ladder_config(shop.demo_config(*shop.PAIR))
+    check(configured, (), output, settings)
     fetch([weights.entry_of(name) for name in shop.PAIR])
-    return [message.question for message in shop.demo_requests("log")], settings
+    return [message.question for message in shop.demo_requests("log")], configured
 
 
 # --- import ---

@@ -16,19 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from cascade.collection.adding import LoggedCalls
-from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
+from cascade.collection.collector import (
+    MAX_FAILURES_IN_A_ROW,
+    Collected,
+    Collector,
+    CollectSettings,
+    Progress,
+    recorded_baselines,
+)
 from cascade.config import CascadeConfig
-from cascade.engine import RunPlan
 from cascade.episodes.journal import Journal, is_call
 from cascade.errors import MissingExtraError, UsageError
 from cascade.logs.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
-from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
 from cascade.runtime import left_out
 
-__all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Progress", "collect", "journal_of"]
+__all__ = ["MAX_FAILURES_IN_A_ROW", "CollectSettings", "Collected", "Progress", "collect", "journal_of"]
 
 logger = logging.getLogger("cascade")
 
@@ -37,14 +42,9 @@ def collect(
     config: CascadeConfig,
     questions: Sequence[AskedQuestion],
     output: Path,
+    settings: CollectSettings = CollectSettings(),  # noqa: B008 - frozen
     *,
-    baselines: Sequence[RunPlan] = (),
     recorded: LoggedCalls | None = None,
-    matcher: Matcher | None = None,
-    dataset: str | None = None,
-    resume: bool = False,
-    concurrency: int = 8,
-    max_cost_nano_usd: int | None = None,
     providers: Mapping[str, Provider] | None = None,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> Collected:
@@ -54,30 +54,26 @@ def collect(
         config: models, strategy and provider.
         questions: the questions, with the accepted answers.
         output: the log to write; its suffix decides the format. A journal is kept beside it until the log is complete.
-        baselines: other ways to answer, which are logged too (`collector.recorded_baselines`).
-        recorded: a log that has the calls of other nodes; they are not made again.
-        matcher: decides which answers are right; by default the one for the question's form, else "exact".
-        dataset: the name of the data set in the log.
-        resume: continue from an existing journal or log; if false, an existing output is an error.
-        concurrency: the number of questions that run at once.
-        max_cost_nano_usd: the maximum cost of the calls, including those that an earlier run made.
+        settings: how to collect.
+        recorded: a log that has the calls of other nodes; they are not made again, and no baseline is logged.
         providers: ready-made providers by kind, as for `Orchestrator.from_config`.
         tell: called with the progress after every question.
 
     Raises:
-        UsageError: the output exists and `resume` is off; or a price is unknown under a cap.
+        UsageError: the output exists and `resume` is off, a price is unknown under a cap, or there is no such walk.
         KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
-    check(config, questions, output, resume=resume, capped=max_cost_nano_usd is not None)
+    check(config, questions, output, settings)
+    baselines = () if recorded else recorded_baselines(config, settings.baselines)
     for question in questions:
         for warning in left_out(question.question):
             logger.warning("%s: %s", question.id, warning)
     asking = config.unpromised  # every step is logged, so the configured policy does not have to exist yet
     with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_of(output)) as journal:
         _recall(output, journal, is_call if recorded is None else recorded.is_new)
-        collector = Collector(config, orchestrator, journal, questions, baselines, max_cost_nano_usd, recorded)
-        collector.run(concurrency, tell)
-        finished = collector.log(matcher, dataset)
+        collector = Collector(config, orchestrator, journal, questions, baselines, settings, recorded)
+        collector.run(tell)
+        finished = collector.log()
         first = next(finished, None)
         written = 0 if first is None else write_rows(output, itertools.chain([first], finished))
         done = collector.outcome(written)
@@ -99,14 +95,12 @@ def journal_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.journal")
 
 
-def check(
-    config: CascadeConfig, questions: Sequence[AskedQuestion], output: Path, *, resume: bool, capped: bool
-) -> None:
+def check(config: CascadeConfig, questions: Sequence[AskedQuestion], output: Path, settings: CollectSettings) -> None:
     """Raise UsageError for inputs that would fail later; the error lists all problems."""
     problems = [
         f"{path} exists. Add --resume to continue it, or choose another output."
         for path in (output, journal_of(output))
-        if is_there(path) and not resume
+        if is_there(path) and not settings.resume
     ]
     if output.is_dir():
         problems = [f"{output} is a folder; name a file in it."]
@@ -116,7 +110,7 @@ def check(
         problems.append(f"Two questions have the id {twice[0]}: an episode is one question.")
     if not output.parent.is_dir():
         problems.append(f"There is no folder {output.parent}.")
-    if capped:
+    if settings.max_cost_usd is not None:
         unknown = [model for model, price in config.prices().items() if price is None]
         problems += [
             f"{model} has no known price, so no cap can be kept: give it one under models." for model in unknown

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cascade.budget.charges import Budget, failed_call, paid_call
-from cascade.checks import did_you_mean
+from cascade.checks import did_you_mean, nano_of, refuse
 from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, policies
 from cascade.engine import RunPlan, RunTerms, drive, run
@@ -31,7 +31,7 @@ from cascade.plans import presets as strategies
 from cascade.plans.presets import BaseGuideConfig
 from cascade.resilience import event_loop
 from cascade.text import counted
-from cascade.types import Answer, Completion, Request
+from cascade.types import GUIDE_ONLY, Answer, Completion, Request
 
 logger = logging.getLogger("cascade")
 
@@ -62,6 +62,50 @@ def _named(name: str, config: CascadeConfig) -> RunPlan:
     update = {"strategy": strategies.WRITTEN.read(strategy), "policy": policies.WRITTEN.read(policy)}
     changed = config.model_copy(update=update)
     return RunPlan(build_strategy(changed), build_policy(changed), walk=name)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSettings:
+    """How to collect.
+
+    Attributes:
+        resume: continue an earlier run; nothing is paid twice.
+        concurrency: how many questions run at once.
+        max_cost_usd: stop before the log costs more than this, in USD, with the calls of earlier runs.
+        walks: the names of the baselines to log too; ("all",) for all, () for none. By default only the guide alone.
+        matcher: how answers are judged: exact, label, number, … By default, the form of the questions decides.
+        dataset: the name of the questions in the log.
+        limit: ask only the first N questions.
+        only: nodes of the strategy, by their names or their entries under models. The questions are then a log that
+            has the other nodes. Only these nodes are asked, and the new log has their rows and those of the old.
+        judge: a judge that is added to a log in this way, as if the ladder had this `judge`.
+
+    Raises:
+        UsageError: a number is too small, or there is no such matcher.
+    """
+
+    resume: bool = False
+    concurrency: int = 8
+    max_cost_usd: float | None = None
+    walks: Sequence[str] | None = None
+    matcher: str | Matcher | None = None
+    dataset: str | None = None
+    limit: int | None = None
+    only: Sequence[str] | None = None
+    judge: str | None = None
+
+    def __post_init__(self) -> None:
+        counts = {"concurrency": self.concurrency, "limit": self.limit or 1}
+        refuse(f"{name} must be 1 or more" for name, count in counts.items() if count < 1)
+        nano_of("--max-cost", self.max_cost_usd)
+        if isinstance(self.matcher, str):
+            object.__setattr__(self, "matcher", get_matcher(self.matcher))
+
+    @property
+    def baselines(self) -> Sequence[str]:
+        """The names of the baselines to log."""
+        named = [GUIDE_ONLY] if self.walks is None else list(self.walks)
+        return [] if named == ["none"] else BASELINES if named == ["all"] else named
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +186,7 @@ class Collector:
     journal: Journal
     questions: Sequence[AskedQuestion]
     baselines: Sequence[RunPlan]
-    max_cost_nano_usd: int | None
+    settings: CollectSettings
     recorded: LoggedCalls | None
     done: int = 0
     paid: int = 0
@@ -160,16 +204,16 @@ class Collector:
         self._plans = (RunPlan(build_strategy(self.config)), *self.baselines)
         self._may_lack = self.config.strategy.has_parts
         self._prices = self.config.prices()
-        self._budget = Budget(self.max_cost_nano_usd, self.journal.spent_nano_usd)
+        self._budget = Budget(nano_of("--max-cost", self.settings.max_cost_usd), self.journal.spent_nano_usd)
         self._whole = 0
         self._logged: set[str] = set()
         self._refusal_of: dict[str, str] = {}
         self._lacking: dict[str, RefusedRole] = {}
         self._started = time.monotonic()
 
-    def run(self, concurrency: int, tell: Callable[[Progress], None]) -> None:
+    def run(self, tell: Callable[[Progress], None]) -> None:
         """Make every call that is not recorded yet; return when all are done or the money is spent."""
-        waiting = iter(self.questions)
+        waiting, concurrency = iter(self.questions), self.settings.concurrency
         in_flight: set[Future[None]] = set()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-collect") as threads:
             try:
@@ -219,7 +263,7 @@ class Collector:
             tuple(self._lacking.values()),
         )
 
-    def log(self, matcher: Matcher | None, dataset: str | None) -> Iterator[dict[str, Any]]:
+    def log(self) -> Iterator[dict[str, Any]]:
         """Yield the log's rows, using recorded calls only.
 
         A question without all of its steps is left out, and so is an incomplete baseline of a question. If a model
@@ -227,8 +271,9 @@ class Collector:
         """
         everything, *named = self._plans
         judge_named = functools.cache(get_matcher)
+        named_for_all = cast("Matcher | None", self.settings.matcher)
         for question in self.questions:
-            judge = matcher or judge_named(question.matcher or "exact")
+            judge = named_for_all or judge_named(question.matcher or "exact")
             full = self._on_record(everything, question)
             if full is None:
                 # The model that refused it answered no question at all, so the question counts as failed.
@@ -240,7 +285,7 @@ class Collector:
             for role, error in _failed_calls(full).items():
                 lacking = self._lacking.get(role) or RefusedRole(role, 0, question.id, error)
                 self._lacking[role] = lacking._replace(questions=lacking.questions + 1)
-            rows = judge_rows(self._rows(everything, full, question, dataset), judge)
+            rows = judge_rows(self._rows(everything, full, question), judge)
             if self.recorded is None:
                 yield from rows
             else:
@@ -249,7 +294,7 @@ class Collector:
             for plan in named:
                 answer = self._on_record(plan, question)
                 if answer is not None:
-                    yield from judge_rows(self._rows(plan, answer, question, dataset), judge)
+                    yield from judge_rows(self._rows(plan, answer, question), judge)
 
     def _on_record(self, plan: RunPlan, question: AskedQuestion) -> Answer | None:
         """Return a walk rebuilt from the recorded calls; None if a call is missing."""
@@ -385,15 +430,13 @@ class Collector:
                 )
             )
 
-    def _rows(
-        self, plan: RunPlan, answer: Answer, question: AskedQuestion, dataset: str | None
-    ) -> Iterator[dict[str, Any]]:
+    def _rows(self, plan: RunPlan, answer: Answer, question: AskedQuestion) -> Iterator[dict[str, Any]]:
         last = answer.steps[-1]
         horizon = last.number if last.final else plan.strategy.horizon
         columns = {
             "episode_id": question.id,
             "walk": plan.walk,
-            "dataset": dataset,
+            "dataset": self.settings.dataset,
             "split": question.split,
             "group": question.group,
             "gold": list(question.gold) or None,

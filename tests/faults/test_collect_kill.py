@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 from patience import PATIENCE_S, until
 
-from cascade.collection import collect, journal_of
-from cascade.collection.collector import BASELINES, recorded_baselines
+from cascade.collection import CollectSettings, collect, journal_of
+from cascade.collection.collector import BASELINES
 from cascade.config import load
 from cascade.episodes.journal import Journal
 from cascade.logs.files import read_rows
@@ -121,15 +121,8 @@ def questions(count: int) -> list[AskedQuestion]:
 
 def work(folder: str, address: str, count: int) -> None:
     """Collect, in a process of its own."""
-    config = load(settings(address))
-    collect(
-        config,
-        questions(count),
-        Path(folder) / "log.jsonl",
-        baselines=recorded_baselines(config),
-        resume=True,
-        concurrency=THREADS,
-    )
+    collecting = CollectSettings(resume=True, concurrency=THREADS, walks=["all"])
+    collect(load(settings(address)), questions(count), Path(folder) / "log.jsonl", collecting)
 
 
 class Forked:

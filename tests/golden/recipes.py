@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cascade.collection import collect
-from cascade.collection.collector import recorded_baselines
+from cascade.collection import CollectSettings, collect
 from cascade.config import CascadeConfig, load
 from cascade.logs.questions import AskedQuestion
-from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
 
@@ -109,14 +107,6 @@ def log_of(name: str) -> Path:
 def collected(name: str, path: Path) -> None:
     """Ask every model of a cascade every question, and write the log."""
     settings = config(name)
-    walks = recorded_baselines(settings, ["guide only"] if name == "rounds" else [])
-    collect(
-        settings,
-        asked(),
-        path,
-        baselines=walks,
-        providers={"fake": FakeProvider(said)},
-        matcher=get_matcher("exact"),
-        dataset=name,
-        concurrency=1,
-    )
+    walks = ["guide only"] if name == "rounds" else []
+    collecting = CollectSettings(concurrency=1, walks=walks, matcher="exact", dataset=name)
+    collect(settings, asked(), path, collecting, providers={"fake": FakeProvider(said)})

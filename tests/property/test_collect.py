@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.collection import Collected, collect, journal_of
-from cascade.collection.collector import BASELINES, recorded_baselines
+from cascade.collection import Collected, CollectSettings, collect, journal_of
+from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, load
 from cascade.episodes.journal import Journal
 from cascade.errors import AuthenticationError, BudgetExceededError
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import request_digest
-from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
 from property.examples import times
@@ -31,7 +30,6 @@ MODELS = {
     "guide": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 16},
 }
 WORDS = ("Danube", "Rhine", "Inn")
-EXACT = get_matcher("exact")
 
 
 class CrashError(BaseException):
@@ -90,15 +88,8 @@ CONCURRENCY = st.sampled_from([1, 2, 8])
 def run(
     log: Path, made: CascadeConfig, numbers: Sequence[int], walks: Sequence[str], models: Models, **options: Any
 ) -> Collected:
-    given_options = {"matcher": EXACT, "concurrency": 1, "resume": True} | options
-    return collect(
-        made,
-        asked(numbers),
-        log,
-        baselines=recorded_baselines(made, walks),
-        providers={"fake": models.provider},
-        **given_options,
-    )
+    settings = CollectSettings(**{"resume": True, "concurrency": 1, "walks": walks, "matcher": "exact", **options})
+    return collect(made, asked(numbers), log, settings, providers={"fake": models.provider})
 
 
 def kept(log: Path) -> list[dict[str, Any]]:
@@ -180,7 +171,7 @@ def test_no_cap_is_passed_over_all_runs_together(
     for share in sorted(shares):
         cap = max(1, int(total * share))
         before = models.paid.total()
-        done = run(log, made, numbers, walks, models, concurrency=concurrency, max_cost_nano_usd=cap)
+        done = run(log, made, numbers, walks, models, concurrency=concurrency, max_cost_usd=cap / 1e9)
         assert done.progress.spent_nano_usd <= cap
         assert isinstance(done.stopped, BudgetExceededError | None)
         if done.stopped is None:
@@ -189,6 +180,6 @@ def test_no_cap_is_passed_over_all_runs_together(
             with Journal(journal_of(log)) as journal:
                 assert journal.spent_nano_usd == done.progress.spent_nano_usd
                 assert len([*journal]) == models.paid.total() >= before
-    done = run(log, made, numbers, walks, models, max_cost_nano_usd=100 * total)
+    done = run(log, made, numbers, walks, models, max_cost_usd=100 * total / 1e9)
     assert (done.stopped, models.paid.total(), set(models.paid.values())) == (None, len(models.paid), {1})
     assert kept(log) == kept(whole)

@@ -9,6 +9,7 @@ import pytest
 
 from cascade.api.collecting import collect
 from cascade.chat import ChatRequest
+from cascade.collection import CollectSettings
 from cascade.config import load
 from cascade.episodes.reading import mispriced
 from cascade.errors import ConfigError, ProviderUnavailableError
@@ -62,8 +63,8 @@ def test_a_log_and_a_certificate_tell_entries_apart(tmp_path):
     collect(
         [AskedQuestion("q", Question("Which river?"), ("Rhine",))],
         tmp_path / "log.jsonl",
+        CollectSettings(walks=()),
         config=load(EFFORTS),
-        walks=(),
     )
     assert {row["model"] for row in read_rows(tmp_path / "log.jsonl")} == {LOW, HIGH}
     before, after = made_for(load(EFFORTS)), made_for(load(entries({"reasoning_effort": "medium"})))

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from cascade import FitSettings, Orchestrator, Promise, fit
-from cascade.collection import collect
+from cascade.collection import CollectSettings, collect
 from cascade.config import CascadeConfig, load
 from cascade.config.policies import POLICIES
 from cascade.errors import ConfigError, MissingExtraError, UsageError
 from cascade.factory import build_policy
 from cascade.logs.questions import AskedQuestion
-from cascade.matching import get_matcher
 from cascade.plans.presets import STRATEGIES
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
@@ -176,7 +175,7 @@ def asked(many: int, start: int = 0) -> list[AskedQuestion]:
 def logged(folder: Path, config: CascadeConfig, many: int = 300) -> Path:
     """Return a log of all steps."""
     log = folder / "log.jsonl"
-    collect(config, asked(many), log, matcher=get_matcher("exact"), providers={"fake": provider()})
+    collect(config, asked(many), log, CollectSettings(matcher="exact"), providers={"fake": provider()})
     return log
 
 

@@ -103,11 +103,11 @@ def test_questions_are_collected(tmp_path):
             "provider": "fake",
         }
     )
-    found = cascade.collect(questions, tmp_path / "log.jsonl", config=settings, walks=())
+    found = cascade.collect(questions, tmp_path / "log.jsonl", cascade.CollectSettings(walks=()), config=settings)
     assert (found.error, found.to_dict()["questions"]) == (None, 1)
     assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1
     with pytest.raises(cascade.UsageError, match=r"concurrency.*limit"):
-        cascade.collect(questions, tmp_path / "other.jsonl", config=settings, walks=(), concurrency=0, limit=-1)
+        cascade.CollectSettings(concurrency=0, limit=-1)
     assert cascade.evaluate("demo-ladder", {"kind": "fixed"}, seed=-1).reports
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cascade.api.collecting import collect as collect_log
-from cascade.collection import Collected, collect
+from cascade.collection import Collected, CollectSettings, collect
 from cascade.collection.adding import LoggedCalls, added_nodes
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
@@ -23,7 +23,7 @@ from cascade.logs.schema import FAILED, request_digest
 from cascade.policies.policy import Depth, Prompted
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import GUIDE_ONLY, Question, Request
-from unit.collect.test_collect import EXACT, PRICED, Models, asked, config, said
+from unit.collect.test_collect import PRICED, SHARED, Models, asked, config, said
 from unit.made import TWO_MODELS
 
 _PRICE = {"price": {"input": 0.5, "output": 2}, "max_tokens": 64}
@@ -39,10 +39,15 @@ PAIR, WIDER = ladder("base", "guide"), ladder("base", "third", "guide")
 
 
 def made(
-    settings: CascadeConfig, log: Path, models: Models, questions: Sequence[AskedQuestion] = QUESTIONS, **options: Any
+    settings: CascadeConfig,
+    log: Path,
+    models: Models,
+    questions: Sequence[AskedQuestion] = QUESTIONS,
+    recorded: LoggedCalls | None = None,
+    **options: Any,
 ) -> Collected:
-    shared = {"matcher": EXACT, "dataset": "rivers", "concurrency": 1, "providers": {"fake": models}}
-    return collect(settings, questions, log, **{**shared, **options})
+    how = CollectSettings(**{**SHARED, **options})
+    return collect(settings, questions, log, how, recorded=recorded, providers={"fake": models})
 
 
 def added(log: Path, new: Path, models: Models, settings: CascadeConfig = WIDER, **options: Any) -> Collected:
@@ -114,10 +119,10 @@ def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(tmp_pat
     made(before, old, Models())
     asked_now = Models()
     if asks == "judge":
-        answers = {"config": ladder(*models), "judge": "third", "concurrency": 1, "matcher": "exact"}
+        settings = CollectSettings(judge="third", concurrency=1, matcher="exact")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("cascade.providers.registry.create", lambda *_: asked_now)
-            result = collect_log(old, new, **answers)
+            result = collect_log(old, new, settings, config=ladder(*models))
         assert result.error is None
         assert {request.purpose for request in asked_now.requests} == {"judge"}
     else:
@@ -149,7 +154,7 @@ def test_a_cap_stops_it_and_resume_pays_for_the_rest_alone(tmp_path):
     made(WIDER, whole, Models())
     made(PAIR, old, Models())
     first, second, third = Models(), Models(), Models()
-    done = added(old, new, first, max_cost_nano_usd=500_000)
+    done = added(old, new, first, max_cost_usd=0.0005)
     assert isinstance(done.stopped, BudgetExceededError)
     assert 0 < done.progress.spent_nano_usd <= 500_000
     assert 0 < len(first.requests) < 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 from patience import PATIENCE_S
 
 from cascade.budget.charges import most_nano_usd
-from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
-from cascade.collection.collector import BASELINES, RefusedRole, recorded_baselines
+from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, CollectSettings, Progress, collect
+from cascade.collection.collector import BASELINES, RefusedRole
 from cascade.config import CascadeConfig, load
 from cascade.engine import RunPlan
 from cascade.episodes.journal import Journal
@@ -34,7 +34,7 @@ from cascade.errors import (
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import COLUMNS, request_digest
-from cascade.matching import Matcher, get_matcher
+from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import Walk
 from cascade.providers.fake import FakeProvider, reply
@@ -47,7 +47,7 @@ PRICED = {
     "guide": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
 }
 ROUNDS = 3
-EXACT = get_matcher("exact")
+SHARED: Mapping[str, Any] = {"matcher": "exact", "dataset": "rivers", "concurrency": 1, "walks": ()}
 RIVERS = ("Danube", "Rhine", "Inn", "Oder")
 
 
@@ -122,18 +122,11 @@ def collected(
     models: Models | None = None,
     *,
     made: CascadeConfig | None = None,
-    walks: Sequence[str] = (),
+    tell: Callable[[Progress], None] = lambda _: None,
     **options: Any,
 ) -> Collected:
-    settings = made or config()
-    return collect(
-        settings,
-        questions,
-        log,
-        baselines=options.pop("named", None) or recorded_baselines(settings, walks),
-        providers={"fake": models or Models()},
-        **({"matcher": EXACT, "dataset": "rivers", "concurrency": 1} | options),
-    )
+    settings = CollectSettings(**{**SHARED, **options})
+    return collect(made or config(), questions, log, settings, providers={"fake": models or Models()}, tell=tell)
 
 
 def rows_of(log: Path) -> list[dict[str, Any]]:
@@ -248,9 +241,10 @@ class _EndsEarly:
             yield Step(number, (Candidate(completion.text, "base", "small"),), {}, final=number == 2)
 
 
-def test_the_horizon_of_a_walk_that_could_not_go_on_is_where_it_ended(log):
+def test_the_horizon_of_a_walk_that_could_not_go_on_is_where_it_ended(log, monkeypatch):
     early = RunPlan(_EndsEarly(), FixedPolicy("both", 4), walk="early")
-    collected(log, asked(1), named=[early])
+    monkeypatch.setattr("cascade.collection.recorded_baselines", lambda _config, _names: [early])
+    collected(log, asked(1))
     assert [(row["step"], row["horizon"]) for row in rows_of(log) if row["walk"] == "early"] == [(1, 2), (2, 2)]
     assert {row["horizon"] for row in full_walk(log)} == {3}
 
@@ -358,7 +352,7 @@ def test_what_stands_in_the_log_is_counted_not_what_was_asked_this_time(log, usa
     models = Models(lambda request: {**reply("Inn" if request.role == "base" else "Yes"), **usage})
     progress = collected(log, asked(1, 3), models).progress
     calls, spent = len(models.requests), progress.spent_nano_usd
-    done = collected(log, asked(2, 1, 3), models, resume=True, max_cost_nano_usd=spent + 1)
+    done = collected(log, asked(2, 1, 3), models, resume=True, max_cost_usd=(spent + 1) / 1e9)
     assert (spent > 0, progress.cost_known, type(done.stopped)) == (True, not usage, BudgetExceededError)
     assert (done.progress.done, done.questions, done.rows, len(models.requests)) == (0, 2, 2 * 2 * ROUNDS, calls)
     assert {row["episode_id"] for row in rows_of(log)} == {"q1", "q3"}
@@ -374,7 +368,7 @@ def test_under_a_cap_a_call_that_may_be_billed_is_not_tried_again(log, monkeypat
         tries.append(request.at_most_once)
         return odd if len(tries) == 1 else said(request)
 
-    done = collected(log, asked(1), Models(first_is_odd), max_cost_nano_usd=10**9)
+    done = collected(log, asked(1), Models(first_is_odd), max_cost_usd=1)
     assert [name for name, _ in done.failures] == ["q1"]
     assert tries == [True]
     tries.clear()
@@ -656,12 +650,12 @@ NO_PRICE = ("small has no known price", "large has no known price")
 @pytest.mark.parametrize(
     ("name", "there", "settings", "options", "parts"),
     [
-        ("log.jsonl", None, UNPRICED, {"max_cost_nano_usd": 10**9}, NO_PRICE),
+        ("log.jsonl", None, UNPRICED, {"max_cost_usd": 1}, NO_PRICE),
         (
             "no/log.csv",
             None,
             UNPRICED,
-            {"max_cost_nano_usd": 1},
+            {"max_cost_usd": 1},
             ("no folder", ".jsonl, .jsonl.gz, .parquet", *NO_PRICE),
         ),
         ("log.jsonl", Path.mkdir, {}, {"resume": True}, ("is a folder",)),
@@ -686,7 +680,7 @@ def test_everything_that_would_fail_later_is_said_at_once(tmp_path, monkeypatch,
 def test_without_a_provider_a_question_or_the_lock_nothing_is_written(log):
     models = Models()
     with pytest.raises(UsageError):
-        collect(config(provider="replay:nowhere.jsonl"), asked(1), log, matcher=EXACT)
+        collected(log, asked(1), made=config(provider="replay:nowhere.jsonl"))
     with pytest.raises(UsageError):
         collected(log, [*asked(1), *asked(1)], models)
     done = collected(log, [], models)

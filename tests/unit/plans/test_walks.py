@@ -12,7 +12,7 @@ import pytest
 from cases import each
 
 from cascade.chat import ChatRequest
-from cascade.collection import collect, journal_of
+from cascade.collection import CollectSettings, collect, journal_of
 from cascade.config import load
 from cascade.engine import RunPlan, RunTerms, run
 from cascade.episodes.rows import reads_of
@@ -442,7 +442,8 @@ def test_the_guide_judges_the_agent_and_is_none_itself(tmp_path):
     assert read.log.cost_nano_usd[0].sum() == 1_000_000_000
     assert read.log.right[0, 0] == 1
     again = FakeProvider({})
-    collect(load(config("searches", JUDGED_AGENTS)), asked, log, providers={"fake": again}, resume=True)
+    how = CollectSettings(resume=True)
+    collect(load(config("searches", JUDGED_AGENTS)), asked, log, how, providers={"fake": again})
     assert not again.requests  # every call of the agent is on record
 
 
