@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from logging import getLogger
 from typing import Any, ClassVar
 
 from cascade.safety import redact
 
+logger = getLogger("cascade")
+"""What the package logs goes here."""
 _MAX_QUOTED = 200
 """The maximum number of characters of a foreign text that an error quotes (F12)."""
 _LOOKED_AT = 20_000

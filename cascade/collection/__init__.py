@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -26,7 +25,7 @@ from cascade.collection.collector import (
 )
 from cascade.config import CascadeConfig
 from cascade.episodes.journal import Journal, is_call
-from cascade.errors import MissingExtraError, UsageError
+from cascade.errors import MissingExtraError, UsageError, logger
 from cascade.logs.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.orchestrator import Orchestrator
@@ -34,8 +33,6 @@ from cascade.providers.base import Provider
 from cascade.runtime import left_out
 
 __all__ = ["MAX_FAILURES_IN_A_ROW", "CollectSettings", "Collected", "Progress", "collect", "journal_of"]
-
-logger = logging.getLogger("cascade")
 
 
 def collect(

@@ -6,7 +6,6 @@ Besides the steps, it logs baselines: asking only the guide, and models that dec
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, policies
 from cascade.engine import RunPlan, RunTerms, drive, run
 from cascade.episodes.journal import Journal
-from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
+from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError, logger
 from cascade.factory import build_policy, build_strategy
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import call_row, request_digest, rows
@@ -32,8 +31,6 @@ from cascade.plans.presets import BaseGuideConfig
 from cascade.resilience import event_loop
 from cascade.text import counted
 from cascade.types import GUIDE_ONLY, Answer, Completion, Request
-
-logger = logging.getLogger("cascade")
 
 MAX_FAILURES_IN_A_ROW = 20
 """This many consecutive failures mean an outage; the remaining questions are not asked."""

@@ -8,7 +8,6 @@ once about a model that answers under another name (F22). It is safe to share be
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from abc import ABC, abstractmethod
@@ -30,6 +29,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
     StreamInterruptedError,
+    logger,
     quote,
 )
 from cascade.providers.base import Payload, Provider, Streams
@@ -43,8 +43,6 @@ from cascade.types import Completion, Request, TextDelta
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
     from cascade.providers.assembling import Assembler
     from cascade.resilience.health import Health, RetryPolicy
-
-logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
 _MAX_WARNINGS = 1_000
 """The most distinct warnings: a server with a new oddity in every answer must not fill the memory or the log."""

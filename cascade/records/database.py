@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from logging import getLogger
 from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, quote
+from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, logger, quote
 from cascade.files import Closed
 from cascade.forks import anew, keep, no_fork
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
@@ -28,7 +27,6 @@ from cascade.logs.values import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.records import link
 from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file, tightened
 
-logger = getLogger("cascade")
 WAL_SINCE = (3, 51, 3)
 """The first SQLite in which two writers cannot damage a file in WAL mode (sqlite.org/wal.html, "The WAL-reset bug").
 Older versions use the rollback journal, which is slower but safe with any number of writers."""

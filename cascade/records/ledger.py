@@ -16,20 +16,18 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from logging import getLogger
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from cascade.budget.caps import Account, Accounts, Claim, Hold, Lease, Refused, Renewal, new_id, renewals
-from cascade.errors import StoreError
+from cascade.errors import StoreError, logger
 from cascade.forks import anew
 from cascade.money import exact_dollars
 from cascade.records import link
 from cascade.records.database import Database, accounts, holds, insert, resets
 from cascade.safety import redact
 
-logger = getLogger("cascade")
 T = TypeVar("T")
 _TRIES = 3
 """How often a change is tried if its connection breaks. The ids of its rows show whether an earlier try succeeded."""

@@ -12,15 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from logging import getLogger
 from typing import Any, TypeVar, cast
 
-from cascade.errors import StoreError
+from cascade.errors import StoreError, logger
 from cascade.forks import anew, keep
 from cascade.safety import redact
 
 _T = TypeVar("_T")
-logger = getLogger("cascade")
 LIMIT_S = 1.0
 """The longest time that a request waits for a store, unless `timeouts.per_store_s` is set."""
 AGAIN_S = 1.0

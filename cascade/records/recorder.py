@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from logging import getLogger
 from typing import TYPE_CHECKING, TypeAlias
 
 from cascade.budget.charges import cut_call, paid_call
-from cascade.errors import BudgetExceededError, ProviderError, UsageError
+from cascade.errors import BudgetExceededError, ProviderError, UsageError, logger
 from cascade.types import Answer, Call, Completion, Question, Request, Step
 
 if TYPE_CHECKING:  # not loaded if traces are off
     from cascade.money import Price
     from cascade.records.writer import TraceWriter
-
-logger = getLogger("cascade")
 Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 
 

@@ -22,11 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError
+from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError, logger
 from cascade.files import Closed
 from cascade.forks import after_fork, keep, no_fork
 from cascade.identity import identity
@@ -37,8 +36,6 @@ from cascade.types import Answer
 
 if TYPE_CHECKING:
     from cascade.records.traces import Store
-
-logger = getLogger("cascade")
 GROUP_S = 0.05
 """How long the first answer of a group waits for others. A request takes seconds, a commit some milliseconds."""
 GROUP_ANSWERS = 100

@@ -7,14 +7,13 @@ A report holds every figure once; the terminal and a notebook show its text, a p
 from __future__ import annotations
 
 import html
-import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from cascade.conformal.promise import Promise
-from cascade.errors import CascadeError
+from cascade.errors import CascadeError, logger
 from cascade.text import aligned, percent, shown
 
 Tell: TypeAlias = Callable[[str], None]
@@ -25,7 +24,7 @@ Show: TypeAlias = Callable[[str, int, int], None]
 
 def warn(text: str) -> None:
     """Log a notice as a warning of the logger `cascade`; the default `tell` of the package's functions."""
-    logging.getLogger("cascade").warning("%s", text)
+    logger.warning("%s", text)
 
 
 class Table(NamedTuple):

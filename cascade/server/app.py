@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Iterable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -19,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from cascade.errors import CascadeError
+from cascade.errors import CascadeError, logger
 from cascade.orchestrator import Orchestrator
 from cascade.resilience.health import CALLER
 from cascade.runtime import Runtime
@@ -41,8 +40,6 @@ from cascade.telemetry import Traceparent, request_span, tracer
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes
-
-logger = logging.getLogger("cascade")
 _DIALECTS: dict[str, type[Dialect]] = {kind.path: kind for kind in (ChatCompletions, Responses, Messages)}
 _OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key: they show only whether the process is healthy."""
@@ -389,7 +386,7 @@ class Edge:
         except Exception as error:  # noqa: BLE001 - a bug of ours must not stay silent, nor show a page of its own
             if isinstance(error, TimeoutError) and clock.expired():
                 return refusal_of(GatewayError(504, f"No answer within {limit_s:g} s.", code="request_timeout"))
-            logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))  # noqa: TRY400
+            logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))
             _let_go(error)
             return unexpected()
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import logging
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cascade.budget.caps import OF_CLIENTS, Account, label, period, scope
-from cascade.errors import CascadeError
+from cascade.errors import CascadeError, logger
 from cascade.money import exact_dollars, usd
 from cascade.providers.openai_http import post
 from cascade.runtime import Runtime
@@ -24,7 +23,6 @@ from cascade.server.errors import GatewayError
 from cascade.server.metrics import Instruments, family
 from cascade.serving.spending import Spending
 
-logger = logging.getLogger("cascade")
 _EVERY_S = _POST_S = 5.0
 _PAUSES_S = (0.0, 5.0, 60.0)  # before each try to post an alert
 _MOST = 1_000

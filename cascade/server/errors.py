@@ -5,16 +5,13 @@ The messages come from cascade's own errors, which contain no key and no address
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cascade import errors
-from cascade.errors import BadRequestError, BudgetExceededError, CascadeError, StoreError
+from cascade.errors import BadRequestError, BudgetExceededError, CascadeError, StoreError, logger
 from cascade.safety import redact
-
-logger = logging.getLogger("cascade")
 
 
 class GatewayError(Exception):

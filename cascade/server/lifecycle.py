@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from cascade.config import CascadeConfig, environment
 from cascade.config.schema import ServerConfig
-from cascade.errors import CascadeError, ConfigError, MissingExtraError, StoreError
+from cascade.errors import CascadeError, ConfigError, MissingExtraError, StoreError, logger
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
 from cascade.records.address import FOLDER, parse
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from cascade.server.app import Edge, Gateway
     from cascade.server.metrics import Instruments, WorkerCounts
     from cascade.serving.monitors import ServiceStatus
-
-logger = logging.getLogger("cascade")
 _PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "jinja2")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Any, get_args
 from cascade.conformal.certificate import digest
 from cascade.conformal.monitor import is_drawn
 from cascade.engine import RunPlan, drive
-from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError, UsageError
+from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError, UsageError, logger
 from cascade.modes import draws
 from cascade.modes.state import CascadeState, Draw, InForce, Mode
 from cascade.modes.store import ModeStore, now_iso
@@ -36,7 +35,6 @@ from cascade.server.metrics import family
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Call, Completion, Question, Request
 
-logger = logging.getLogger("cascade")
 _AT_ONCE = 64
 """The most requests whose remaining calls run at once; others wait their turn."""
 _MOST_WAITING, _MOST_CHARS = 1_000, 50_000_000

@@ -19,19 +19,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from logging import getLogger
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from cascade.config import CascadeConfig
-from cascade.errors import CascadeError, StoreError
+from cascade.errors import CascadeError, StoreError, logger
 from cascade.server import lifecycle
 from cascade.server.lifecycle import Configs
 from cascade.server.metrics import PARENT, WorkerCounts, family, of_reloads
 
-logger = getLogger("cascade")
 _PAUSE_S, _LONGEST_S = 0.5, 60.0
 """The shortest and the longest pause before a worker is started again; it doubles each time a worker dies early."""
 _UP, _RELOADED = "up", "reloaded"

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from logging import getLogger
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from cascade.config.schema import AuditsConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor, is_drawn
 from cascade.conformal.promise import Judge, Kind
-from cascade.errors import UsageError, refused_for_good
+from cascade.errors import UsageError, logger, refused_for_good
 from cascade.forks import anew
 from cascade.identity import hash_of, identity
 from cascade.matching import answer_key
@@ -32,8 +31,6 @@ from cascade.policies.directory import audits_on_record, record_audit, withdraw,
 from cascade.table import Log, Node, Reference
 from cascade.text import percent
 from cascade.types import Answer, Question, Step
-
-logger = getLogger("cascade")
 
 
 class AuditOutcome(NamedTuple):
