@@ -324,7 +324,7 @@ def run(
     finally:
         walk.walk.close()
     walk.warnings += _failed_calls(walk.steps)
-    answers = tuple(map(_surest, _by_answer(walk.steps, question.chat)))
+    answers = tuple(map(surest_text, by_answer(walk.steps, question.chat)))
     walk.warnings += _unkept(walk.steps, answers, stopped)
     reasons = [] if certificate is None else walk.uncovered(stopped)
     walk.warnings += [f"{NO_CERTIFICATE}{reason}" for reason in reasons]
@@ -441,7 +441,7 @@ def _argmax(scores: Sequence[float]) -> int | None:
     return best
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
     """A kept candidate: its step, its position there from 0, and the confidence in it, −1 if unknown."""
 
     step: Step
@@ -449,7 +449,7 @@ class _Kept(NamedTuple):
     confidence: float
 
 
-def _by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[_Kept]]:
+def by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[Kept]]:
     """Return the kept candidates of each distinct answer, the best answer first: by confidence, votes, the latest step.
 
     Every candidate counts if none was kept: the walk was broken off, or its last step gave no answer.
@@ -458,20 +458,20 @@ def _by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[_Ke
     if not pairs:
         pairs = [(step, index) for step in steps for index in range(len(step.candidates))]
     if len(pairs) == 1:  # nothing to compare
-        return [[_Kept(*pairs[0], -1.0)]]
-    groups: dict[str, list[_Kept]] = {}
+        return [[Kept(*pairs[0], -1.0)]]
+    groups: dict[str, list[Kept]] = {}
     for step, index in pairs:
         confidence = step.confidence(index)
-        candidate = _Kept(step, index, -1.0 if confidence is None else confidence)
+        candidate = Kept(step, index, -1.0 if confidence is None else confidence)
         groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(candidate)
 
-    def worth(group: list[_Kept]) -> tuple[float, int, int]:
+    def worth(group: list[Kept]) -> tuple[float, int, int]:
         return max(each.confidence for each in group), len(group), max(each.step.number for each in group)
 
     return sorted(groups.values(), key=worth, reverse=True)
 
 
-def _surest(group: Sequence[_Kept]) -> str:
+def surest_text(group: Sequence[Kept]) -> str:
     """Return the text to serve for an answer: that of its surest candidate, among equals the one kept first."""
     surest = max(group, key=lambda candidate: candidate.confidence)
     return surest.step.candidates[surest.position].text

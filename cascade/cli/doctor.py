@@ -14,6 +14,7 @@ import typer
 from cascade.cli import options as opt
 from cascade.cli.main import print_report
 from cascade.config import CascadeConfig, default_traces_url, environment, load
+from cascade.config.policies import OwnConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig
 from cascade.conformal.certificate import MOVES
 from cascade.conformal.scope import UNRECORDED, form_unsaid
@@ -85,6 +86,8 @@ def _findings(path: Path) -> Iterator[Finding]:
         yield from (Finding(str(path), "problem", problem) for problem in error.problems)
         return
     yield Finding(str(path), "ok", "well-formed")
+    if isinstance(own := config.policy, OwnConfig):
+        yield Finding("policy", "ok", f"{own.kind}, which reads {', '.join(own.reads) or 'no signal'}")
     yield from _models(config)
     yield _tried("traces", lambda: _traces(config.traces_url))
     if config.budget.caps:

@@ -145,7 +145,7 @@ def points_of(walks: Walks, promise: Promise) -> Floats:
     lead = _lead(losses, cost, int(front[0]))
     reachable = losses[front] <= n * risk + _FAR * math.sqrt(n * risk * (1 - risk))
     front = front[reachable | (np.arange(front.size) == 0)]
-    spaced = _evenly(losses[front], MOST_POINTS - lead.size + 1)
+    spaced = evenly(losses[front], MOST_POINTS - lead.size + 1)
     return np.asarray(kappa[np.concatenate([lead[:-1], front[spaced]])], dtype=np.float64)
 
 
@@ -185,7 +185,7 @@ def _spread(size: int, limit: int) -> Ints:
     return np.unique(np.linspace(0, size - 1, min(size, max(limit, 1))).round().astype(np.int64))
 
 
-def _evenly(losses: Floats, limit: int) -> Ints:
+def evenly(losses: Floats, limit: int) -> Ints:
     """Return at most `limit` indices whose losses rise about evenly, including the first and the last."""
     if losses.size <= limit:
         return np.arange(losses.size)

@@ -122,7 +122,7 @@ class Monitor:
             audits: how many of the conversation's audits count, `turns` at most.
             ended: whether the conversation has had all its audits.
         """
-        rise, counts = math.log(_weight(self.bets)), audits if ended else self.turns
+        rise, counts = math.log(weight_after(self.bets)), audits if ended else self.turns
         # The bets are the likelihood ratios of the raised rates θ: a stake is (θ − r)/(r(1 − r)) at a risk r.
         ratios = [(odds - 1) / (1 + self.risk * (odds - 1)) for odds in _ODDS]
         stakes = [min(ratio, _MOST_STAKED / (self.risk * self.turns)) for ratio in ratios]
@@ -143,7 +143,7 @@ def _problems(risk: float, n: int, k: int | None, level: float) -> Iterator[str]
         yield f"The rank k lies in 0..n; these are n = {n}, k = {k}."
 
 
-def _weight(before: int) -> float:
+def weight_after(before: int) -> float:
     """Return the weight of a rise after a number of bets."""
     return 1 / math.log2(before + 2) - 1 / math.log2(before + 3)
 

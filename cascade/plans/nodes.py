@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from cascade.checks import MAX_QUESTION_CHARS
+from cascade.checks import MAX_QUESTION_CHARS, unknown
 from cascade.errors import ProviderError, UsageError
 from cascade.matching import agreement
 from cascade.matching.text import normalize_answer
@@ -64,7 +64,9 @@ class PlanNode:
 
     @property
     def kind(self) -> NodeKind:
-        """The kind of node that its purpose names."""
+        """The kind of node that its purpose names. Raises UsageError if there is none."""
+        if self.purpose not in KINDS:
+            raise UsageError(f"Node {self.name}: {unknown('purpose', self.purpose, KINDS)}.")
         return KINDS[self.purpose]
 
 

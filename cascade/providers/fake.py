@@ -115,7 +115,7 @@ class FakeProvider:
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the reply word by word."""
-        for chunk in _chunks(await FakeProvider.complete(self, request, timeout_s)):  # a subclass may delay its own
+        for chunk in chunks(await FakeProvider.complete(self, request, timeout_s)):  # a subclass may delay its own
             yield chunk
 
     async def close(self) -> None:
@@ -140,7 +140,8 @@ def _echo(request: Request) -> Payload:
     return reply(f"Reasoning: this is the fake provider.\nAnswer: you asked: {request.question.text}")
 
 
-def _chunks(payload: Payload) -> Iterator[Payload]:
+def chunks(payload: Payload) -> Iterator[Payload]:
+    """Yield a reply as the chunks of a stream, a word each."""
     choice = payload["choices"][0]
     words = (choice["message"]["content"] or "").split(" ")
     logprobs = (choice.get("logprobs") or {}).get("content") or []

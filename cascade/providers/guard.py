@@ -130,7 +130,7 @@ class Guard:
     tried: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     health: dict[str, Health] = field(default_factory=dict)
     _refused: dict[tuple[Any, ...], tuple[frozenset[str], float]] = field(default_factory=dict)
-    """By `_kind`: the additions that a site refuses, known once a request without them succeeded, and until when."""
+    """By `sort_of`: the additions that a site refuses, known once a request without them succeeded, and until when."""
     _unread: dict[tuple[str, str | None], None] = field(default_factory=dict)
     """The latest conversations, with the site that refused their history: it would refuse later requests, too."""
     _warned: set[str] = field(default_factory=set)
@@ -353,7 +353,7 @@ class Guard:
     def _left_out(self, request: Request) -> frozenset[str]:
         """Return the additions that a site is not sent in requests of this kind."""
         gone = self.refuses.get(request.model, frozenset())
-        learned, until_s = self._refused.get(_kind(request), (gone, 0.0)) if self._refused else (gone, 0.0)
+        learned, until_s = self._refused.get(sort_of(request), (gone, 0.0)) if self._refused else (gone, 0.0)
         return gone | learned if time.monotonic() < until_s else gone
 
     def _checked(
@@ -378,7 +378,7 @@ class Guard:
             if (without := frozenset(tries.request.without)) != self._left_out(tries.request):
                 if len(self._refused) >= _MAX_WARNINGS:
                     self._refused.clear()
-                self._refused[_kind(tries.request)] = without, time.monotonic() + _REFUSED_S
+                self._refused[sort_of(tries.request)] = without, time.monotonic() + _REFUSED_S
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.request.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
@@ -426,7 +426,7 @@ class Around(ABC):
                 yield event
 
 
-def _kind(request: Request) -> tuple[Any, ...]:
+def sort_of(request: Request) -> tuple[Any, ...]:
     """Return the kind of request that a refusal holds for: a client's own field, absent elsewhere, may be its cause."""
     options = {} if request.chat is None else request.chat.options
     return request.site, frozenset(options), str(options.get("reasoning_effort"))[:20]

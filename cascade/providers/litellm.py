@@ -228,7 +228,7 @@ class LiteLLM:
         name = self._name(request)
         if request.chat is not None:
             _refuse_controls(request.chat)
-            _refuse_fetching(name, request.chat)
+            refuse_fetching(name, request.chat)
         arguments = wire_body(request, name) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
         for message in arguments["messages"]:
             message.pop("provider_specific_fields", None)  # litellm copies some of these into the request
@@ -315,7 +315,7 @@ _MOST_EXPANDED = 1_000_000
 _MOST_DEEP = 300  # levels of its expanded schemas; Python writes JSON of fewer than 1,000
 
 
-def _refuse_fetching(model: str, chat: ChatRequest) -> None:
+def refuse_fetching(model: str, chat: ChatRequest) -> None:
     """Raise UsageError if litellm would fetch an address in a message itself, or would expand too many `$ref`s."""
     count, levels = written_out(chat)
     if count > _MOST_EXPANDED or levels > _MOST_DEEP:

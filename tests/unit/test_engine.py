@@ -11,7 +11,7 @@ from cases import each
 
 from cascade import engine
 from cascade.budget.charges import Budget, failed_call, most_nano_usd, paid_call
-from cascade.engine import Run, RunPlan, RunTerms, _by_answer, _surest, decide, run
+from cascade.engine import Run, RunPlan, RunTerms, by_answer, decide, run, surest_text
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -314,7 +314,7 @@ def test_a_plan_that_ends_before_its_horizon_ends_the_walk():
 
 
 def rank(steps: Any) -> tuple[str, ...]:
-    return tuple(map(_surest, _by_answer(steps, None)))
+    return tuple(map(surest_text, by_answer(steps, None)))
 
 
 MOST = most_nano_usd(request(), CHEAP).nano_usd

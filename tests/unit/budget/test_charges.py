@@ -15,7 +15,7 @@ from cascade.budget.charges import Budget, most_nano_usd, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, UsageError
 from cascade.money import Price, PriceTable, price_from_entry
-from cascade.providers.litellm import _refuse_fetching
+from cascade.providers.litellm import refuse_fetching
 from cascade.types import Message, Request, Usage
 from unit.made import completion, request
 
@@ -206,7 +206,7 @@ def test_references_are_counted_written_out_in_steps_that_grow_as_the_schema(rul
     assert written[1] == levels
     assert sum(looks) < len(chat.canonical)
     with pytest.raises(UsageError) if count >= 10**6 or levels > 300 else nullcontext():
-        _refuse_fetching("openai/gpt-6.1-sol", chat)
+        refuse_fetching("openai/gpt-6.1-sol", chat)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "1 2 3 4 5 6 7 8 9 " * 50, "[1,2],[3,4]," * 50, "ᚠᛇᚻ᛫ᛒᛦᚦ" * 50])

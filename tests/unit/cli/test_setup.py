@@ -232,6 +232,14 @@ def test_where_a_budget_is_counted_and_alerts_are_posted(cli, tmp_path, monkeypa
     assert (states["budget"], states["alerts"], "secret" in ran.out) == ("ok", "ok", False)
 
 
+def test_what_an_own_policy_reads_is_a_line(cli, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples" / "write_a_policy"))
+    both = "models: {base: a, guide: b}\nprovider: fake\nstrategy: {kind: ladder, models: [base, guide]}\n"
+    (tmp_path / "cascade.yaml").write_text(both + "policy: {kind: 'agreeing_policy:Agreeing', threshold: 0.5}\n")
+    state, says = findings(cli)[1]["policy"]
+    assert (state, "agrees_with_earlier" in says) == ("ok", True)
+
+
 def test_every_problem_of_a_configuration_is_a_line(cli, tmp_path):
     (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: b}\nbudgt: {}\ntimeouts: {per_call_s: 0}")
     ran = cli("doctor", "--json")

@@ -14,7 +14,7 @@ import scipy  # its parts are imported where they are used: that takes long
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.conformal.monitor import UNLUCKY, Monitor, _weight
+from cascade.conformal.monitor import UNLUCKY, Monitor, weight_after
 from cascade.conformal.promise import Promise, kind_of
 from cascade.errors import UsageError
 from cascade.serving.monitors import loss_of
@@ -100,7 +100,7 @@ def test_false_alarms_have_at_most_the_level(level):
 
 
 def test_the_weights_of_the_points_of_change_sum_to_one():
-    total = sum(map(_weight, range(1000)))
+    total = sum(map(weight_after, range(1000)))
     assert total + 1 / math.log2(1002) == pytest.approx(1.0, abs=1e-12)
 
 

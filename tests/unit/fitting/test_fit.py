@@ -15,7 +15,7 @@ import pytest
 
 import cascade
 from cascade.conformal.binomial import lower_tail, most_losses
-from cascade.conformal.certify import _evenly, certify, most_units, path_of, spent
+from cascade.conformal.certify import certify, evenly, most_units, path_of, spent
 from cascade.conformal.path import UNITS, Jumps, Scores, Walks, along, strict_to_lenient, walks
 from cascade.conformal.promise import Error, Kind, Promise, Regret
 from cascade.episodes.rows import Facts
@@ -562,7 +562,7 @@ def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_l
     assert (found.rows[0].risk, found.rows[1].refused, found.bound) == (0.0, 0, None)
     table = evaluation(log, promise, {"policy": Served(Alone())}, Requests()).tables[0]
     assert {"mean loss", "lost"} & {row[0] for row in table.rows} == {"mean loss"}
-    assert _evenly(np.linspace(0.0, 0.9, 200), 50)[0] == 0
+    assert evenly(np.linspace(0.0, 0.9, 200), 50)[0] == 0
 
 
 @dataclass(frozen=True)

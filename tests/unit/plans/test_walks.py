@@ -532,6 +532,11 @@ def test_all_that_is_wrong_with_a_list_is_refused_at_once(offers, wrong):
     ] == []
 
 
+def test_a_purpose_that_is_none_is_refused_by_name():
+    with pytest.raises(UsageError, match="judge"):
+        _ = PlanNode("check", LARGE, "jugde").kind
+
+
 def test_a_sample_at_temperature_0_is_refused():
     made = load(offered({"name": "a", "model": "large", "purpose": "sample"}, {"name": "b", "model": "large"}))
     with pytest.raises(ConfigError, match="a: a sample needs a model with a temperature above 0"):

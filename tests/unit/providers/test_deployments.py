@@ -18,7 +18,7 @@ from cascade.modes.state import CascadeState, signs_of
 from cascade.orchestrator import Orchestrator
 from cascade.providers.deployments import ranked
 from cascade.providers.fake import FakeProvider, reply
-from cascade.providers.guard import Guard, Pace, _kind
+from cascade.providers.guard import Guard, Pace, sort_of
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.resilience.event_loop import Deadline
 from cascade.resilience.health import FAILURES, FIRST_PAUSE_S, SHARED_CAPACITY, Health
@@ -149,7 +149,7 @@ async def test_one_that_names_a_time_is_asked_last_until_then_and_another_takes_
 
 async def test_each_deployment_has_the_time_of_a_call_and_is_sent_what_it_takes():
     guard, sites, _ = guarded({"east": DOWN}, per_call_s=1e6, pace=Pace(1e6, 1e6, 3.0))
-    guard._refused[_kind(HOME._replace(deployment="east"))] = frozenset({"seed"}), math.inf
+    guard._refused[sort_of(HOME._replace(deployment="east"))] = frozenset({"seed"}), math.inf
     guard._unread["small at west", None] = None
     assert (await ask(guard, stream=True)).deployment == "north"  # west refused the history of this conversation
     assert [asked.without for asked in sites.requests] == [("seed",), ()]

@@ -21,7 +21,7 @@ import pytest
 from patience import until
 
 from cascade.budget.caps import Account
-from cascade.providers.fake import _chunks, reply
+from cascade.providers.fake import chunks, reply
 from cascade.records.ledger import SqlLedger
 from cascade.server.auth import new_key
 
@@ -100,7 +100,7 @@ class Traffic:
         said = reply(f"It is {model}.", logprobs=[logprob] * 3, input_tokens=tokens[0], output_tokens=tokens[1])
         pieces, kind = [json.dumps(said).encode()], b"application/json"
         if asked.get("stream"):
-            pieces = [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in _chunks(said)]
+            pieces = [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks(said)]
             pieces, kind = [*pieces, b"data: [DONE]\n\n"], b"text/event-stream"
         size = sum(map(len, pieces))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, size) + pieces[0])
