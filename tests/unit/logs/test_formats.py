@@ -517,7 +517,7 @@ GOLDEN = {
     "cache_read_input_tokens": 10, "output_tokens": 12}}}}""",
     "gemini": """{"key": "a", "request": {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": "i"}},
     {"text": "Which river?"}]}], "generationConfig": {"temperature": 0}}}
-    {"key": "a", "response": {"modelVersion": "m", "candidates": [{"content": {"parts": [{"text": "Danube"}]}}],
+    {"key": "a", "response": {"modelVersion": "m", "candidates": [{"avgLogprobs": -0.5, "content": {"parts": [{"text": "Danube"}]}}],
     "usageMetadata": {"promptTokenCount": 30, "cachedContentTokenCount": 10, "candidatesTokenCount": 8,
     "thoughtsTokenCount": 4}}}""",
     "langsmith": """{"run_type": "llm", "inputs": {"messages": [[{"kwargs": {"type": "human", "content": "Which river?"}}]]},
@@ -538,8 +538,8 @@ def test_a_record_of_each_kind_is_read_with_its_image_and_settings(tmp_path, kin
     written = {"anthropic": (5, 2), "bedrock": (5, 0)}.get(kind, (0, 0))
     cost = PriceTable.bundled().price(HAIKU).cost_nano_usd(Usage(30, 12, 10, None, False, *written))
     assert picked([row], *names) == [("Which river?", "Danube", HAIKU, 30, 10, 12, cost)]
-    sent = [text in str(row["context"]) for text in ("data:image/png;base64,i", '"temperature":0')]
-    assert sent == ["image" in GOLDEN[kind]] * 2
+    texts = ["data:image/png;base64,i", '"temperature":0', "'reply_mean_logprob': -0.5", "tool_choice"]
+    assert [text in str(row) for text in texts] == ["image" in GOLDEN[kind]] * 2 + [kind == "gemini", False]
 
 
 SCHEMA = {"title": "OBJECT", **TOOL["function"]["parameters"]}  # type: ignore[index, dict-item]
