@@ -31,7 +31,7 @@ from cascade.config import load
 from cascade.conformal.promise import Promise
 from cascade.episodes.opening import open_log
 from cascade.logs.questions import AskedQuestion
-from cascade.policies.policy import Random, Threshold, named
+from cascade.policies.policy import Random, Threshold, known_score
 from cascade.studies.study import study
 from cascade.studies.ways import Way, fixed, one_test
 from cascade.table import AGREEMENT, Log
@@ -140,7 +140,7 @@ def main() -> None:
     logs["none, low, high without log-probs"] = free(log)
     for risk in (0.05, 0.1):
         for name, each in logs.items():
-            score = named(each)
+            score = known_score(each)
             ways: list[Way] = [Seeded("fit"), OrReference(one_test("random", Random()))]
             if score is not None:
                 ways.append(OrReference(one_test("threshold", Threshold(score.signal, score.sign))))

@@ -37,7 +37,7 @@ from cascade.fitting.fit import FitSettings
 from cascade.identity import identity
 from cascade.logs.questions import AskedQuestion
 from cascade.policies.canaries import FALSE_A_YEAR, MOST, REPEATS, RUNS_A_YEAR, p_value, runs_of
-from cascade.policies.policy import VERDICT, Random, Threshold, named_policy
+from cascade.policies.policy import VERDICT, Random, Threshold, score_policy
 from cascade.providers.fake import FakeProvider, reply
 from cascade.studies.study import study
 from cascade.studies.ways import Way, fixed, one_test, play
@@ -116,7 +116,7 @@ def cost(folder: Path) -> None:
     """Print cost and loss, as shares of the guide's cost and of the requests: exact, fitted, and by hand."""
     log, _, _, agree = pair(folder)
     by_hand: list[Way] = [fixed(f"P(yes) > {at}", EXACT, -at) for at in (0.5, 0.7, 0.9)]
-    simple, two = named_policy(log) or EXACT, fixed("serve if the two agree", EXACT, -0.5)
+    simple, two = score_policy(log) or EXACT, fixed("serve if the two agree", EXACT, -0.5)
     cells: list[tuple[str, Log, list[Way]]] = [("no signal", log, [OrReference(one_test("exact", Random()))])]
     cells.append(("log-prob", log, [OrReference(one_test("exact", replace(simple, tie=None))), Seeded("fit")]))
     for name, own in judged(folder).items():

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from cascade.conformal.promise import Promise
 from cascade.episodes.opening import open_log
-from cascade.policies.policy import TIE, named
-from cascade.studies.study import clairvoyant
+from cascade.policies.policy import TIE, known_score
+from cascade.studies.study import oracle_cost
 from cascade.table import Log, Reference
 
 LEAST_GROUPS = 200
@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
     def least(self, promise: Promise) -> float:
         """Return what the clairvoyant pays, as a share of the reference's cost."""
-        reference, least = self.log.reference, clairvoyant(self.log, promise)
+        reference, least = self.log.reference, oracle_cost(self.log, promise)
         return 1.0 if reference is None or least is None else least / float(reference.cost_nano_usd.mean())
 
 
@@ -72,7 +72,7 @@ def _read(path: Path, models: tuple[str, ...] = ()) -> Iterator[Log]:
 def _family(log: Log) -> str:
     if log.width > 2:
         return LADDERS
-    score = named(log)
+    score = known_score(log)
     return LENGTHS if score is None or score.signal == TIE else NAMED
 
 

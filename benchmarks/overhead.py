@@ -36,7 +36,7 @@ from cascade.conformal.promise import Promise
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.policy import Uala
 from cascade.providers.fake import FakeProvider, reply
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.table import Node
 
 ROUNDS = 4

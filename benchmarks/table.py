@@ -45,7 +45,7 @@ from cascade.fitting import menu
 from cascade.fitting.attempts import Attempts
 from cascade.fitting.divide import drawn, usable
 from cascade.fitting.fit import RUNGS, FitSettings
-from cascade.policies.policy import Policy, named_policy
+from cascade.policies.policy import Policy, score_policy
 from cascade.studies.study import study
 from cascade.studies.ways import Fitted, Played, Way, one_test, play
 from cascade.table import Log
@@ -123,7 +123,7 @@ class OrReference:
 
 def ways(log: Log) -> list[Way]:
     """Return the ways that are compared; those of one score only where the log names one."""
-    simple = named_policy(log)
+    simple = score_policy(log)
     if simple is None:
         return [Seeded(FIT)]
     plain = replace(simple, tie=None)
@@ -138,7 +138,7 @@ def ways(log: Log) -> list[Way]:
 
 def switched(log: Log) -> list[Way]:
     """Return `fit` and the same with one part switched off, each."""
-    simple = named_policy(log)
+    simple = score_policy(log)
     found: list[Way] = [Seeded(FIT), Seeded("no midway", replaced=((menu, "certify", partial(certify, midway=False)),))]
     found.append(Seeded("no ledger", replaced=((fitting, "count", lambda *_: Attempts(None, share=1.0)),)))
     if simple is not None:

@@ -32,7 +32,7 @@ from cascade.conformal.promise import Promise
 from cascade.fitting.divide import drawn
 from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import run_tests, simple_members
-from cascade.policies.policy import Depth, Policy, Threshold, named_policy
+from cascade.policies.policy import Depth, Policy, Threshold, score_policy
 from cascade.table import Ints, Log, Node, Reference
 
 CALIBRATIONS, SIZE, DELTA = 20_000, 10_000, 0.1
@@ -158,7 +158,7 @@ def menu(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
 def path(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
     """One policy, from the strictest threshold on."""
     del rng
-    policy = named_policy(log) or Depth()
+    policy = score_policy(log) or Depth()
     proven = certify(path_of(policy.walks(log), promise, None), promise)
     return None if proven is None else (policy, proven.kappa)
 
@@ -203,7 +203,7 @@ def strict_level(log: Log, promise: Promise, rng: np.random.Generator) -> Served
 def as_seen(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
     """The cheapest threshold that loses no more than promised on these requests."""
     del rng
-    policy = named_policy(log) or Depth()
+    policy = score_policy(log) or Depth()
     walked = policy.walks(log)
     tested = path_of(walked, promise, None)
     within = tested.loss <= promise.risk * tested.n * UNITS

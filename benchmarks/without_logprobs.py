@@ -30,7 +30,7 @@ from logs import WORTH, Cell, cells
 from table import OrReference, Seeded
 
 from cascade.conformal.promise import Promise
-from cascade.policies.policy import TIE, Random, named
+from cascade.policies.policy import TIE, Random, known_score
 from cascade.policies.signals import OF_MESSAGES
 from cascade.studies.study import study
 from cascade.studies.ways import Way, one_test
@@ -53,7 +53,7 @@ def logs(log: Log) -> Iterator[tuple[str, Log]]:
     last = log.width - 1
     pair = log if last == 1 else log.only((0, last))
     yield FIT, free(pair)
-    score = named(pair)
+    score = known_score(pair)
     if last > 1:
         yield SECOND, free(log.only((0, last - 1, last)))
     elif score is not None and score.signal != TIE:
@@ -71,7 +71,7 @@ def run(cell: Cell, risk: float, splits: int) -> tuple[str, str, str | None, dic
         costs[column] = list(done.row(FIT).curve)
         if column == FIT:
             costs[COIN], lost = list(done.row(COIN).curve), done.row(FIT).risk
-    score = named(cell.log)
+    score = known_score(cell.log)
     return cell.family, cell.log.name, None if score is None else score.name, costs, lost
 
 

@@ -304,10 +304,10 @@ def has_image(content: object) -> bool:
     return any("image" in str(block.get("type")) for block in objects_in(content))
 
 
-def said_by(message: Mapping[str, Any]) -> str:
+def spoken_text(message: Mapping[str, Any]) -> str:
     """Return the text of a message: that of its content, or else the transcript of its audio.
 
-    >>> said_by({"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "Hello."}})
+    >>> spoken_text({"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "Hello."}})
     'Hello.'
     """
     spoken = fields_in(message.get("audio")).get("transcript")
@@ -339,7 +339,7 @@ def refusal_of(message: Mapping[str, Any]) -> str:
     return "".join([source["refusal"] for source in sources if isinstance(source.get("refusal"), str)])
 
 
-def as_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
+def tool_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool call in OpenAI's form, from its name and its arguments."""
     arguments = call.get("arguments", call.get("parameters", {}))
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
@@ -365,7 +365,7 @@ def output_text(message: Mapping[str, Any]) -> str:
     """
     calls = calls_of(message)
     if not calls:
-        return said_by(message)
+        return spoken_text(message)
     try:
         return encode_sorted(
             [{"name": function_of(call).get("name"), "arguments": arguments_of(call)} for call in calls]

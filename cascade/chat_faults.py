@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from cascade.chat import ENDINGS, ChatRequest, calls_of, fields_in, objects_in, parsed, refusal_of, said_by
+from cascade.chat import ENDINGS, ChatRequest, calls_of, fields_in, objects_in, parsed, refusal_of, spoken_text
 from cascade.errors import MissingExtraError
 
 MOST_ARGUMENT_CHARS = 1_000_000
@@ -39,7 +39,7 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     calls, finish_reason = calls_of(message), ENDINGS.get(finish_reason.lower(), finish_reason)
     if refusal_of(message).strip() or finish_reason == "content_filter":
         faults.append("the model or its filter refused to answer")  # F110
-    elif not calls and not said_by(message).strip() and not isinstance(message.get("audio"), Mapping):
+    elif not calls and not spoken_text(message).strip() and not isinstance(message.get("audio"), Mapping):
         faults.append("the reply holds neither text nor a tool call")  # F109
     if finish_reason == "length":
         whose = "" if request.max_tokens is not None else ", which cascade set: max_tokens under models raises it"
@@ -54,7 +54,7 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     for call in calls:
         faults += _call_faults(offered, call)
     if not calls and not faults and request.wants_json:
-        faults += _json_faults(request, said_by(message))
+        faults += _json_faults(request, spoken_text(message))
     return tuple(dict.fromkeys(faults))
 
 

@@ -7,12 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cascade.checks import checked_key, did_you_mean, shown_name
-from cascade.config import (
-    DEFAULT_BASE_VARIABLE,
-    DEFAULT_KEY_VARIABLE,
-    CascadeConfig,
-    environment,
-)
+from cascade.config import DEFAULT_BASE_VARIABLE, DEFAULT_KEY_VARIABLE, CascadeConfig, environment
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import ModelConfig
 from cascade.errors import ConfigError

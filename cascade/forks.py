@@ -36,7 +36,7 @@ def after_fork(renew: Callable[[], None]) -> None:
     _renewals.append(weakref.WeakMethod(renew) if ismethod(renew) else lambda: renew)
 
 
-def anew(begin: Callable[[], None]) -> None:
+def now_and_after_fork(begin: Callable[[], None]) -> None:
     """Call `begin` now, and in every child as `after_fork` does."""
     begin()
     after_fork(begin)

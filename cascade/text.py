@@ -29,20 +29,20 @@ def data_object(fields: Mapping[str, Any]) -> str:
     >>> print(data_object({"question": "2 + 2?", "answer": ["4"]}))
     {"question": "2 + 2?", "answer": ["4"]}
     """
-    safe = in_depth(fields, lambda part: defuse(part) if isinstance(part, str) else part)
+    safe = map_json(fields, lambda part: defuse(part) if isinstance(part, str) else part)
     pairs = [f'"{name}": {encode_sorted(value)}' for name, value in safe.items()]
     return f"{{{', '.join(pairs)}}}"
 
 
-def in_depth(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_json(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a JSON value with each name, text, number or other value inside it changed; `value` stays as it is.
 
-    >>> in_depth({"a": [1, "b"]}, str)
+    >>> map_json({"a": [1, "b"]}, str)
     {'a': ['1', 'b']}
     """
     if not isinstance(value, str) and isinstance(value, Mapping):  # Mapping's check is slow
-        return {change(name): in_depth(inner, change) for name, inner in value.items()}
-    return [in_depth(inner, change) for inner in value] if isinstance(value, list | tuple) else change(value)
+        return {change(name): map_json(inner, change) for name, inner in value.items()}
+    return [map_json(inner, change) for inner in value] if isinstance(value, list | tuple) else change(value)
 
 
 def data_block(fields: Mapping[str, Any]) -> str:
@@ -90,19 +90,19 @@ def capital(text: str) -> str:
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     r"""Return text without characters that control a terminal: control and escape codes, and direction marks (F69).
 
-    >>> shown("a\x1b[31mb\x9d0;title\x07")
+    >>> printable("a\x1b[31mb\x9d0;title\x07")
     'a[31mb0;title'
     """
     return text if text.isascii() and text.isprintable() else _CONTROL.sub("", text)
 
 
-def spelled(text: str) -> str:
+def escaped(text: str) -> str:
     r"""Return text with the characters that control a terminal written as escapes, so that a reader sees them.
 
-    >>> spelled("a\x1b[31mb")
+    >>> escaped("a\x1b[31mb")
     'a\\u001b[31mb'
     """
     return _CONTROL.sub(lambda character: f"\\u{ord(character[0]):04x}", text)

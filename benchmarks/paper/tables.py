@@ -50,7 +50,7 @@ from cascade.conformal.certify import certify
 from cascade.conformal.path import UNITS, Scores, hopeless, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.policies.networks import NetworkSettings, train
-from cascade.policies.policy import Policy, named_policy
+from cascade.policies.policy import Policy, score_policy
 from cascade.studies.study import student_quantile
 from cascade.studies.ways import Uniform
 from cascade.table import Log
@@ -128,7 +128,7 @@ def play(of: int, number: int, settings: NetworkSettings) -> dict[str, Figures]:
     unit = float(drawn.cost_nano_usd[:, 1::2].mean())
     charged = settings.model_copy(update={"lambda_set": table.charge * 1e9 / unit})
     online = train(learns, promise, "cpo_online", settings, number)
-    simple = named_policy(learns)
+    simple = score_policy(learns)
     assert simple is not None  # noqa: S101 - a simulated world has verdicts
 
     def calibrated(policy: Policy) -> Figures:

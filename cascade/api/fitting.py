@@ -23,7 +23,7 @@ from cascade.fitting.fit import Fit, FitSettings
 from cascade.fitting.fit import fit as fitted
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.policies.live import Live
-from cascade.reports.fit import of_fit
+from cascade.reports.fit import fit_report
 from cascade.reports.notices import about_columns, about_data_sets, about_requests, outside, reference_of
 from cascade.reports.report import Result, Tell, warn
 
@@ -62,7 +62,7 @@ class FitResult(Result):
             UsageError: it cannot be written there.
         """
         self.directory.write(Path(directory))
-        return replace(self, output=str(directory), reports=(of_fit(self.done, str(directory)),))
+        return replace(self, output=str(directory), reports=(fit_report(self.done, str(directory)),))
 
 
 def fit(
@@ -150,12 +150,12 @@ def _fitted(
             tell(f"The configured strategy cannot serve it: {problem}")
     for notice in (*outside(read, directory.certificates), *about_columns(done.policy, directory.certificates)):
         tell(notice)
-    return FitResult(reports=(of_fit(done),), done=done, directory=directory)
+    return FitResult(reports=(fit_report(done),), done=done, directory=directory)
 
 
 def _cascade(read: Read, config: CascadeConfig) -> MadeFor:
     """Return the configured cascade. Raises UsageError if the log is of another."""
-    from cascade.serving.made_for import made_for, refuse_other_cascade  # with strategies and providers
+    from cascade.serving.conditions import made_for, refuse_other_cascade  # with strategies and providers
 
     cascade = made_for(config)
     refuse_other_cascade(read.log.name, of_log(read.log, read.facts), cascade)

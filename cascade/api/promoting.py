@@ -16,7 +16,7 @@ from cascade.modes.state import CascadeState, Draw, Look, NextLook, next_look
 from cascade.modes.store import ModeStore, now_iso
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Result
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 
 _MOST_TRIES = 3
 

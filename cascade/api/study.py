@@ -48,11 +48,11 @@ from cascade.policies.networks import NetworkSettings
 from cascade.reports.evaluation import audits_of, evaluation, served, watch
 from cascade.reports.notices import about_data_sets, about_requests, reference_of
 from cascade.reports.report import Report, Result, Show, Tell, promise_options, warn
-from cascade.reports.study import of_study
+from cascade.reports.study import study_report
 from cascade.resilience import event_loop
 from cascade.runtime import Runtime
 from cascade.scale import HERE
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.studies.diagnosis import Signal, keeps
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
@@ -149,7 +149,7 @@ def compare(
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
         served = [] if configured is None else ["--config cascade.yaml"]
         command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), *served, "-o policy"]
-        reports.append(of_study(result, " ".join(command), tuple(_addable(data.log, configured))))
+        reports.append(study_report(result, " ".join(command), tuple(_addable(data.log, configured))))
     return StudyResult(reports=tuple(reports), detailed=True, listed_as="studies", studies=tuple(studies))
 
 

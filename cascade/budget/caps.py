@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal, NamedTuple, TypeAlias
 
-from cascade.forks import anew
+from cascade.forks import now_and_after_fork
 from cascade.identity import storable
 
 
@@ -108,7 +108,7 @@ class MemoryLedger:
         self._accounts = defaultdict[str, Account](Account)
         self._holds: dict[str, Hold] = {}
         self._numbers = itertools.count()
-        anew(self._renew)
+        now_and_after_fork(self._renew)
 
     def _renew(self) -> None:
         self._lock = threading.Lock()

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 
 from cascade._version import __version__
 from cascade.errors import CascadeError, UsageError
-from cascade.text import shown, spelled, wrapped
+from cascade.text import escaped, printable, wrapped
 
 if TYPE_CHECKING:
     from cascade.reports.report import Report, Result
@@ -43,9 +43,9 @@ class SafeConsole(Console):
         super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the output of a renderable, its texts passed through `shown`."""
+        """Yield the output of a renderable, its texts passed through `printable`."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(shown(segment.text), segment.style)
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def _broken(text: Any, width: int) -> Any:
@@ -53,11 +53,11 @@ def _broken(text: Any, width: int) -> Any:
 
 
 class LogFormatter(logging.Formatter):
-    """Formats a log line with `shown`, since it may quote a server."""
+    """Formats a log line with `printable`, since it may quote a server."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        return shown(super().format(record))
+        return printable(super().format(record))
 
 
 def console() -> Console:
@@ -95,7 +95,7 @@ def _width() -> int | None:
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout; control characters are written as escapes."""
     text = json.dumps(document, ensure_ascii=False, indent=1, default=_number, allow_nan=False)
-    sys.stdout.write(spelled(text) + "\n")
+    sys.stdout.write(escaped(text) + "\n")
 
 
 def _number(value: Any) -> Any:

@@ -22,7 +22,7 @@ from cascade.records.address import located
 from cascade.review.pairs import Pair, output_lines, request_lines
 from cascade.review.reviews import SKIPPED, ReviewStore
 from cascade.review.session import MOVES, Session
-from cascade.text import counted, spelled
+from cascade.text import counted, escaped
 
 ENDED = "\x04"
 """What `_key` returns at the end of the input."""
@@ -116,13 +116,13 @@ def _summarize(session: Session, store: ReviewStore, out: Console) -> None:
     skips = (
         f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)" if aside else ""
     )
-    out.print(f"{counted(len(done) - aside, 'pair')} of {len(session.drawn)} judged{skips}. {spelled(str(store.path))}")
+    out.print(f"{counted(len(done) - aside, 'pair')} of {len(session.drawn)} judged{skips}. {escaped(str(store.path))}")
 
 
 def _show(name: str, lines: Iterable[str], out: Console) -> None:
     """Print lines whole under a name."""
     out.print(f"{name}:", style="bold")
-    texts = [spelled(line) for line in lines]
+    texts = [escaped(line) for line in lines]
     out.print("\n".join(barred(texts if any(texts) else ["(nothing)"], out.width)))
 
 

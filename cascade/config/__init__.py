@@ -47,7 +47,7 @@ from cascade.plans import presets as strategies
 from cascade.providers import registry
 from cascade.records.address import FOLDER
 from cascade.section import Section
-from cascade.text import in_depth
+from cascade.text import map_json
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
@@ -287,7 +287,7 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
     if isinstance(source, CascadeConfig):
         return source
     if isinstance(source, Mapping):
-        texts = in_depth(source, lambda value: fspath(value) if isinstance(value, PathLike) else value)  # as in a file
+        texts = map_json(source, lambda value: fspath(value) if isinstance(value, PathLike) else value)  # as in a file
         return _validated(CascadeConfig, texts, None)
     if not isinstance(source, str | PathLike):
         raise ConfigError([f"a configuration is a path, a mapping or a CascadeConfig, not {type(source).__name__}"])

@@ -241,7 +241,7 @@ _READER = TypeAdapter(Certificate)
 
 # --- what a certificate is made for ---
 # A change in any part makes another cascade, about which the certificate says nothing. A part that was not recorded is
-# None and is not compared; `unknown` lists such parts. `serving.made_for` describes a configuration by the same parts,
+# None and is not compared; `unknown` lists such parts. `serving.conditions` describes a configuration by the same ones,
 # as plain JSON values:
 #
 #     strategy        the section of the configuration, without its prompts

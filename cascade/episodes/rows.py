@@ -16,8 +16,8 @@ import numpy as np
 
 from cascade import table
 from cascade.conformal.scope import LENGTHS
+from cascade.episodes.baselines import baseline_of
 from cascade.episodes.steps import Bought, first_of, problems_of, reads_before, summed, usable
-from cascade.episodes.walks import walked
 from cascade.errors import UsageError
 from cascade.logs import schema
 from cascade.logs.columns import Calls, Row, calls_of
@@ -397,7 +397,7 @@ class _CallTable:
         for name, number in sorted((self.calls.names[number], number) for (number,) in _once(walk[walk >= 0])):
             at = np.flatnonzero((row >= 0) & (walk == number))
             if at.size:
-                walks[name] = walked(name, self.calls, at, row[at], self.names, unjudged, dropped)
+                walks[name] = baseline_of(name, self.calls, at, row[at], self.names, unjudged, dropped)
         return walks
 
 

@@ -44,7 +44,7 @@ from cascade.fitting.menu import (
     run_tests,
     simple_members,
 )
-from cascade.policies.directory import ROOMS, noted
+from cascade.policies.directory import ROOMS, gather
 from cascade.policies.live import refuse_unlike_live
 from cascade.policies.policy import (
     KNOWN,
@@ -55,8 +55,8 @@ from cascade.policies.policy import (
     Depth,
     Policy,
     Threshold,
-    named,
-    named_policy,
+    known_score,
+    score_policy,
     tie_of,
 )
 from cascade.table import Floats, Ints, Log
@@ -182,7 +182,7 @@ def _option_problems(kind: str, options: Mapping[str, Any]) -> list[str]:
     if kind in NETWORKS:
         from cascade.policies.networks import NetworkSettings
 
-        with noted(problems, ""):
+        with gather(problems, ""):
             NetworkSettings(**options)
     elif kind in CHOICES:
         names = [entry.name for entry in fields(cast("Any", POLICIES[kind]))] if kind in POLICIES else []
@@ -454,7 +454,7 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
         UsageError: lists every problem of its settings.
     """
     kind, options, problems = settings.kind, settings.options, list[str]()
-    named_score, simple = named(log), named_policy(log)
+    named_score, simple = known_score(log), score_policy(log)
     if kind in NETWORKS:
         from cascade.policies.networks import NetworkSettings, train
 
@@ -473,7 +473,7 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
         options = {"tie": tie_of(log), **signs.get(str(options.get("signal")), {}), **options}
     room = OWN.find(kind)
     assert room is not None  # noqa: S101 - `FitSettings` has checked the kind
-    with noted(problems, ""):
+    with gather(problems, ""):
         return room.read(options, {})
     raise UsageError(f"The policy {kind} cannot be made of {settings.options}: {'; '.join(problems)}.")
 

@@ -24,7 +24,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
-from cascade.policies.policy import LEARNED, TIE, Policy, Random, Threshold, named, tie_of
+from cascade.policies.policy import LEARNED, TIE, Policy, Random, Threshold, known_score, tie_of
 from cascade.table import Ints, Log
 
 BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
@@ -79,7 +79,7 @@ def simple_members(log: Log, share: float = 1.0, *, chance: bool = False) -> lis
     log-prob. With `chance`, each pair without a score that says how good an answer is also has a random choice. These
     choices have a small part if other plans have such a score, half if there are only lengths, and else all.
     """
-    names = {plan: named(log.only(plan)) for plan in _plans(log)}
+    names = {plan: known_score(log.only(plan)) for plan in _plans(log)}
     scores = {plan: score for plan, score in names.items() if score is not None}
     good = {plan: score for plan, score in scores.items() if score.signal != TIE}
     pairs = [plan for plan in names if chance and len(plan) == 2 and plan not in good]
@@ -118,7 +118,7 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
         level: the level that the members share.
     """
     rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
-    score, enough = named(certifies), np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
+    score, enough = known_score(certifies), np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
     weak, simple = score is None or score.signal == TIE, partial(simple_members, certifies, chance=True)
     if not enough or not certifies.decides.all():
         return simple()

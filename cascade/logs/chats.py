@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest, calls_of, fields_in, objects_in, output_text, said_by, text_of
+from cascade.chat import ChatRequest, calls_of, fields_in, objects_in, output_text, spoken_text, text_of
 from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.conformal.scope import DRAWN
@@ -122,7 +122,7 @@ def chat_columns(
     users = (text_of(turn.get("content")).strip() for turn in reversed(sent) if turn["role"] == "user")
     columns: dict[str, Any] = {"question": next(filter(None, users), None)}
     if answer is not None:
-        columns["text"] = said_by(answer.message).strip()
+        columns["text"] = spoken_text(answer.message).strip()
     if answer is not None and answer.tokens is not None:
         completion = Completion(columns["text"], "stop", usage_of(counts), answer.tokens)
         columns["signals"] = logprob_signals(completion, columns["text"])

@@ -12,7 +12,7 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs.schema import COLUMNS, Dropped
-from cascade.text import decoded, in_depth
+from cascade.text import decoded, map_json
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
 WHOLES = "list of step numbers"
@@ -159,7 +159,7 @@ def storable(row: Mapping[str, Any]) -> dict[str, Any]:
     odd_columns = [name for name, value in row.items() if not _all_finite(value)]
     if not odd_columns:
         return dict(row)
-    finite = in_depth(row, lambda value: None if isinstance(value, float) and not math.isfinite(value) else value)
+    finite = map_json(row, lambda value: None if isinstance(value, float) and not math.isfinite(value) else value)
     signals = dict(finite.get("signals") or {})
     signals["replay"] = {**(signals.get("replay") or {}), "not_finite": odd_columns}
     return {**finite, "signals": signals}

@@ -30,7 +30,7 @@ from cascade.modes.certify import ConversationTurns, Lenient, Proof, Stops, grid
 from cascade.modes.state import Draw, InForce, Look, Signs, audits_each, signs_of
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Policy, as_read
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.table import Floats, Ints, Log
 
 Row: TypeAlias = dict[str, Any]

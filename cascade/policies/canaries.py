@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cascade.conformal.certificate import Sha256
 from cascade.errors import ConfigError, UsageError
 from cascade.files import json_bytes, write_whole
-from cascade.policies.directory import FORMAT, Strict, document_of, noted, signed, withdraw
+from cascade.policies.directory import FORMAT, Strict, document_of, gather, with_hash, withdraw
 from cascade.table import Floats
 
 MOST, LEAST, REPEATS = 100, 20, 5
@@ -148,13 +148,13 @@ class Canaries(Strict):
     def write(self, folder: Path) -> None:
         """Write the canaries into a policy directory."""
         document = self.model_dump(mode="json", exclude={"format", "sha256"})
-        write_whole(folder, {CANARY_FILE: json_bytes(signed(**document))})
+        write_whole(folder, {CANARY_FILE: json_bytes(with_hash(**document))})
 
     @classmethod
     def read(cls, folder: Path, data: tuple[str, ...]) -> Canaries | None:
         """Return a directory's canaries for these requests, if any. Raises ConfigError if the file was changed."""
         problems, read = list[str](), None
-        with noted(problems, f"{CANARY_FILE}: "):
+        with gather(problems, f"{CANARY_FILE}: "):
             read = document_of(folder / CANARY_FILE, cls) if (folder / CANARY_FILE).exists() else None
         if problems:
             raise ConfigError(problems, str(folder))

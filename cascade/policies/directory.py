@@ -147,7 +147,7 @@ class PolicyDirectory:
         for certificate in self.certificates.values():
             Certificate.read(certificate.document, folder)
         files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
-        certified = signed(
+        certified = with_hash(
             promise=None if self.promise is None else plain(self.promise),
             certificates={name: certificate.document for name, certificate in self.certificates.items()},
             requests={name: list(ids) for name, ids in plain(self.requests).items()},
@@ -163,13 +163,13 @@ class PolicyDirectory:
         """
         target, problems = Path(folder), list[str]()
         certificates = dict[str, Certificate]()
-        with noted(problems, f"{POLICY_FILE}: "):
+        with gather(problems, f"{POLICY_FILE}: "):
             written = document_of(target / POLICY_FILE, _PolicyFile)
             policy = _policy(written, target)
-        with noted(problems, f"{CERTIFICATE_FILE}: "):
+        with gather(problems, f"{CERTIFICATE_FILE}: "):
             promised = document_of(target / CERTIFICATE_FILE, _CertificateFile)
             for name, document in promised.certificates.items():
-                with noted(problems, f"{CERTIFICATE_FILE}: certificates.{name or 'all'}."):
+                with gather(problems, f"{CERTIFICATE_FILE}: certificates.{name or 'all'}."):
                     certificates[name] = Certificate.read(document)
         if problems:
             raise ConfigError(problems, str(folder))
@@ -184,7 +184,7 @@ class PolicyDirectory:
 
     def _policy_document(self, model: bytes | None) -> dict[str, Any]:
         bought = self.policy.nodes
-        return signed(
+        return with_hash(
             kind=self.policy.kind,
             settings=self.policy.settings(),
             plan=[{**node._asdict(), "reads": None if node.reads is None else list(node.reads)} for node in self.plan],
@@ -246,7 +246,7 @@ class _CertificateFile(Strict):
     requests: Requests
 
 
-def signed(**document: Any) -> dict[str, Any]:
+def with_hash(**document: Any) -> dict[str, Any]:
     """Return a document with the format and the hash of everything else."""
     unsigned = {"format": FORMAT, **document}
     return unsigned | {"sha256": digest(unsigned)}
@@ -260,7 +260,7 @@ def _refuse(problems: Iterable[str], source: str | None = None) -> None:
 
 
 @contextmanager
-def noted(problems: list[str], prefix: str) -> Iterator[None]:
+def gather(problems: list[str], prefix: str) -> Iterator[None]:
     """Add the problems that a block raises to the others, each with the prefix that says where it is."""
     try:
         yield
@@ -273,7 +273,7 @@ def noted(problems: list[str], prefix: str) -> Iterator[None]:
 
 
 def document_of(file: Path, form: type[_Form]) -> _Form:
-    """Read a file of this form. Raises ConfigError and ValidationError, which `noted` collects."""
+    """Read a file of this form. Raises ConfigError and ValidationError, which `gather` collects."""
     document = json_of(file)
     version = document.get("format") if isinstance(document, dict) else None
     problem = "it is from a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"

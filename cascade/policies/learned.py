@@ -29,14 +29,14 @@ from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
 from cascade.policies.features import MOST, columns_of, offered, read, signals_of
-from cascade.policies.policy import LARGEST, LEARNED, TIE, Policy, named, ranked
+from cascade.policies.policy import LARGEST, LEARNED, TIE, Policy, known_score, ranked
 from cascade.table import Bools, Floats, Ints, Log, Node
 
 State: TypeAlias = tuple[int, ...]
 ALL_STATES, MOST_NODES = 6, 12
 """Up to the first number of nodes every set is a state, beyond it those of `further`; the second is the most nodes."""
 FEATURES = 8
-"""The most features of a state if a score is `named`: 3 to 8 cost the same, 20 cost 3 % more with 400 requests.
+"""The most features of a state if a score is `known_score`: 3 to 8 cost the same, 20 cost 3 % more with 400 requests.
 Otherwise there are `MOST`."""
 KNOTS = 33
 """The number of quantiles that describe a feature's distribution."""
@@ -322,7 +322,7 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
         raise UsageError(f"No request of {log.name} has every node.")
     nodes = log.nodes if signals is None else [node._replace(reads=None) for node in log.nodes]
     right = np.append(np.clip(np.nan_to_num(log.right).mean(axis=0)[:-1], 0.0, 0.98), 1.0)
-    score = named(log)
+    score = known_score(log)
     most = MOST if score is None or score.signal == TIE else FEATURES
     stages = {state: _stage(log, state, further(state, nodes), signals, most) for state in states(nodes)}
     lost = {state: _lost(log, kind, state, right) for state in (*stages, (log.width - 1,))}

@@ -181,7 +181,7 @@ def on_grid(threshold: float) -> float:
 # --- policies that learn nothing: they read one number, what a model says, or nothing ---
 
 
-class Known(NamedTuple):
+class KnownSignal(NamedTuple):
     """A signal whose meaning is known: sign 1 if a high value means doubt, −1 if a low one does."""
 
     signal: str
@@ -192,14 +192,14 @@ class Known(NamedTuple):
 LENGTH = "length of the reply"
 """The weakest of the scores; every log that counts tokens has it."""
 KNOWN = (
-    *(Known(name, -1.0, "verdict") for name in VERDICTS),
-    *(Known(name, -1.0, "gate") for name in CHECKS),
-    Known("reply_mean_logprob", -1.0, "log-prob"),
-    Known("self_check", -1.0, "self-check"),
-    Known("answer_min_logprob", -1.0, "answer log-prob"),
-    *(Known(name, -1.0, "judge's votes") for name in SHARES),
-    *(Known(name, -1.0, "share of this answer") for name in OF_SAMPLES),
-    Known("reply_tokens", 1.0, LENGTH),
+    *(KnownSignal(name, -1.0, "verdict") for name in VERDICTS),
+    *(KnownSignal(name, -1.0, "gate") for name in CHECKS),
+    KnownSignal("reply_mean_logprob", -1.0, "log-prob"),
+    KnownSignal("self_check", -1.0, "self-check"),
+    KnownSignal("answer_min_logprob", -1.0, "answer log-prob"),
+    *(KnownSignal(name, -1.0, "judge's votes") for name in SHARES),
+    *(KnownSignal(name, -1.0, "share of this answer") for name in OF_SAMPLES),
+    KnownSignal("reply_tokens", 1.0, LENGTH),
 )
 """The signals whose meaning is known before a log is read, in order of preference."""
 TIE = "reply_tokens"
@@ -383,7 +383,7 @@ def _chosen(log: Log, action: Floats | int) -> tuple[Ints, Bools]:
     return serve, np.asarray(of_first | of_last, dtype=np.bool_)
 
 
-def named(log: Log) -> Known | None:
+def known_score(log: Log) -> KnownSignal | None:
     """Return the score of a log that is known beforehand: the first of `KNOWN` that it has; None if it has none.
 
     Before the length of replies comes any other signal whose name ends with "uncertainty" or "entropy", where a high
@@ -393,7 +393,7 @@ def named(log: Log) -> Known | None:
     recorded = sorted(name for name, values in log.signals.items() if _is_common(values) and name not in log.hidden)
     *scores, length = KNOWN
     foreign = [
-        Known(name, 1.0, name.replace("_", " ")) for name in recorded if name.endswith(("uncertainty", "entropy"))
+        KnownSignal(name, 1.0, name.replace("_", " ")) for name in recorded if name.endswith(("uncertainty", "entropy"))
     ]
     return next((score for score in (*scores, *foreign, length) if score.signal in recorded), None)
 
@@ -422,9 +422,9 @@ class Alone(NodePolicy):
         return walks(alone, self.scores(alone))
 
 
-def named_policy(log: Log) -> Threshold | None:
-    """Return the threshold on the score that is `named`; None if the log has no signal of a known meaning."""
-    score = named(log)
+def score_policy(log: Log) -> Threshold | None:
+    """Return the threshold on the score that is `known_score`; None if the log has no signal of a known meaning."""
+    score = known_score(log)
     return None if score is None else Threshold(score.signal, score.sign, tie=tie_of(log))
 
 

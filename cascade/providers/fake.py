@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from cascade.chat import as_call
+from cascade.chat import tool_call
 from cascade.policies.signals import purposes_of
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
@@ -84,7 +84,7 @@ def reply(
         message |= {
             "content": text or None,
             "tool_calls": [
-                as_call(index, {"name": name, "arguments": arguments})
+                tool_call(index, {"name": name, "arguments": arguments})
                 for index, (name, arguments) in enumerate(tool_calls)
             ],
         }

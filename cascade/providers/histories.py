@@ -113,11 +113,11 @@ def thinking_of(message: Mapping[str, Any]) -> dict[str, Any]:
     return {name: message[name] for name in sorted(_THINKING) if message.get(name)}
 
 
-def signed(message: Mapping[str, Any], model: str) -> Mapping[str, Any]:
+def with_mark(message: Mapping[str, Any], model: str) -> Mapping[str, Any]:
     """Return a message that a model wrote, with the model's mark if it holds thinking.
 
-    >>> signed({"content": "Hi"}, "m"), signed({"content": "Hi", "reasoning": "Hm"}, "m")["written_by"] == mark_of("m")
-    ({'content': 'Hi'}, True)
+    >>> with_mark({"content": "A"}, "m"), with_mark({"reasoning": "B"}, "m")["written_by"] == mark_of("m")
+    ({'content': 'A'}, True)
     """
     thinking, mark = thinking_of(message), mark_of(model)
     if not thinking:

@@ -31,7 +31,7 @@ from cascade.providers.reading import with_tool_calls
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.event_loop import in_thread
 from cascade.safety import broken_up
-from cascade.text import in_depth
+from cascade.text import map_json
 from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096
@@ -173,7 +173,7 @@ class _Model:
                 f"{request.model} was busy for {timeout_s:.1f} s.", model=request.model, billed="no"
             )
         # The engine reads special tokens in any text, even inside a message; only the chat template may write them.
-        data = in_depth(body["messages"], lambda value: broken_up(value) if isinstance(value, str) else value)
+        data = map_json(body["messages"], lambda value: broken_up(value) if isinstance(value, str) else value)
         body = body | {"messages": data}
         try:
             arguments = (body,) if take is None else (body, take)

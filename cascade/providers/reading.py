@@ -12,14 +12,8 @@ from itertools import repeat
 from typing import Any, TypeAlias, TypeGuard
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
-from cascade.chat import ENDINGS, ChatRequest, as_call, calls_of, function_of, output_text, part_texts, refusal_of
-from cascade.errors import (
-    BadResponseError,
-    EmptyCompletionError,
-    RefusedError,
-    from_status,
-    quote,
-)
+from cascade.chat import ENDINGS, ChatRequest, calls_of, function_of, output_text, part_texts, refusal_of, tool_call
+from cascade.errors import BadResponseError, EmptyCompletionError, RefusedError, from_status, quote
 from cascade.providers.base import Payload
 from cascade.text import same_model
 from cascade.types import Completion, Iteration, Request, Token, Usage
@@ -515,7 +509,7 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
     calls = list(_written(message["content"]))
     if not calls or any(call.get("name") not in offered for call in calls):
         return payload
-    rewritten = {**message, "content": None, "tool_calls": [as_call(index, call) for index, call in enumerate(calls)]}
+    rewritten = {**message, "content": None, "tool_calls": [tool_call(index, call) for index, call in enumerate(calls)]}
     finish = choices[0].get("finish_reason")
     first = {**choices[0], "message": rewritten, "finish_reason": "tool_calls" if finish == "stop" else finish}
     return {**payload, "choices": [first, *choices[1:]]}

@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql
 
 from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, logger, quote
 from cascade.files import Closed
-from cascade.forks import anew, keep, no_fork
+from cascade.forks import keep, no_fork, now_and_after_fork
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 from cascade.logs.values import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.records import link
@@ -135,7 +135,7 @@ class Database(Closed):
         self._limit_s, self._lock_s = limit_s, min(limit_s, _LOCK_S)
         self._connections = connections
         self.skew_s, self._closed = 0.0, False
-        anew(self._renew)
+        now_and_after_fork(self._renew)
         try:
             self._prepare()
         except BaseException:

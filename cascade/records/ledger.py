@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from cascade.budget.caps import Account, Accounts, Claim, Hold, Lease, Refused, Renewal, new_id, renewals
 from cascade.errors import StoreError, logger
-from cascade.forks import anew
+from cascade.forks import now_and_after_fork
 from cascade.money import exact_dollars
 from cascade.records import link
 from cascade.records.database import Database, accounts, holds, insert, resets
@@ -74,7 +74,7 @@ class SqlLedger:
         self._database, self._owner = Database.shared(url, limit_s), owner or new_id()
         self.now_s = self._database.now_s
         self.allowed = self.lost_nano_usd = 0
-        anew(self._begin)
+        now_and_after_fork(self._begin)
 
     def _begin(self) -> None:
         """Start without leases; after a fork they stay with the parent."""

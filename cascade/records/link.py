@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from cascade.errors import StoreError, logger
-from cascade.forks import anew, keep
+from cascade.forks import keep, now_and_after_fork
 from cascade.safety import redact
 
 _T = TypeVar("_T")
@@ -54,7 +54,7 @@ class StoreLink:
         self.problem: str | None = None
         self.failures, self.threads = 0, 1 if url.startswith("sqlite:") else 8
         self._worked_s = self._again_s = float("-inf")
-        anew(self._begin)
+        now_and_after_fork(self._begin)
 
     def _begin(self) -> None:
         from concurrent.futures import ThreadPoolExecutor  # cannot be loaded while a process ends

@@ -14,7 +14,7 @@ from cascade.reports.report import Report, Table, loss_line, promise_document, p
 from cascade.text import counted, percent
 
 
-def of_fit(done: Fit, output: str | None = None) -> Report:
+def fit_report(done: Fit, output: str | None = None) -> Report:
     """Return the report of a fit; `output` is the policy directory that was written, if any."""
     head = promise_line(done.promise), _saving_line(done), _requests_line(done)
     return Report((*head, *_notes(done), _next(done, output)), tuple(_fit_tables(done)), fit_document(done))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cascade.conformal.promise import Promise
 from cascade.errors import CascadeError, logger
-from cascade.text import aligned, percent, shown
+from cascade.text import aligned, percent, printable
 
 Tell: TypeAlias = Callable[[str], None]
 """A callback that takes a notice of one sentence. The command line prints it on stderr."""
@@ -90,7 +90,7 @@ class Result:
         details, several = self.detailed if details is None else details, len(self.reports) > 1
         titles = [f"{report.title}\n" * (several and bool(report.title)) for report in self.reports]
         texts = [report.text(details=details, width=width) for report in self.reports]
-        return shown("\n\n".join(map("".join, zip(titles, texts, strict=True))))
+        return printable("\n\n".join(map("".join, zip(titles, texts, strict=True))))
 
     def __repr__(self) -> str:
         return self.text()

@@ -22,7 +22,7 @@ TOO_GOOD = 0.99
 """An AUROC above this is questioned: no number that a call brings is that good on real requests."""
 
 
-def of_study(study: Study, command: str | None = None, addable: Sequence[Signal] = ()) -> Report:
+def study_report(study: Study, command: str | None = None, addable: Sequence[Signal] = ()) -> Report:
     """Return the report of a study; `command` fits the same on the whole log, `addable` are signals it could get."""
     row = study.row(SERVED)
     lines = [promise_line(study.promise), _study_saving(study, row), _tried(study), _lost_line(study, row)]

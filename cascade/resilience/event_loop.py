@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from cascade.errors import CascadeError, ClosedError, ProviderTimeoutError, UsageError
-from cascade.forks import after_fork, anew, keep
+from cascade.forks import after_fork, keep, now_and_after_fork
 
 _T = TypeVar("_T")
 _END = object()
@@ -75,7 +75,7 @@ class Halt:
         self.stopped = False
         """Whether `stop` was called."""
         self._numbers = itertools.count()
-        anew(self._begin)
+        now_and_after_fork(self._begin)
 
     def _begin(self) -> None:
         """Start without calls: a forked child has none of its parent's calls."""

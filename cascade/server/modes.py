@@ -32,7 +32,7 @@ from cascade.safety import redact
 from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.errors import GatewayError
 from cascade.server.metrics import family
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Answer, Call, Completion, Question, Request
 
 _AT_ONCE = 64

@@ -32,7 +32,7 @@ from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
 from cascade.policies.signals import OF_CONFIDENCE
-from cascade.serving.made_for import void_reasons
+from cascade.serving.conditions import void_reasons
 from cascade.serving.monitors import AuditOutcome, CertificateMonitors, differing, group_of, loss_of
 from cascade.types import NO_CERTIFICATE, Answer, Question
 

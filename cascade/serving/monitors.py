@@ -23,7 +23,7 @@ from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor, is_drawn
 from cascade.conformal.promise import Judge, Kind
 from cascade.errors import UsageError, logger, refused_for_good
-from cascade.forks import anew
+from cascade.forks import now_and_after_fork
 from cascade.identity import hash_of, identity
 from cascade.matching import answer_key
 from cascade.money import exact_dollars
@@ -178,7 +178,7 @@ class CertificateMonitors:
         self.folder: str | None = None
         """The policy directory in service, where any process may record why a certificate is withdrawn."""
         self.settings, self.draws = settings or AuditsConfig(), settings is not None
-        anew(self._begin)
+        now_and_after_fork(self._begin)
         self._monitors = dict[str, Monitor]()
         self.withdrawn = dict[str, tuple[str, str]]()  # by id: what withdrew a certificate, and why
         self.status = ServiceStatus()

@@ -16,7 +16,7 @@ from cascade.conformal.certify import most_units
 from cascade.conformal.path import UNITS, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
-from cascade.policies.policy import Depth, named, named_policy
+from cascade.policies.policy import Depth, known_score, score_policy
 from cascade.policies.signals import OF_JUDGES, OF_TRUST
 from cascade.table import AGREEMENT, Bools, Floats, Log
 from cascade.types import BASE_ONLY
@@ -124,7 +124,7 @@ class Diagnosis(NamedTuple):
 
 def diagnose(log: Log, promise: Promise) -> Diagnosis:
     """Return the diagnosis of a log for a promise."""
-    score, (equal, agrees_with) = named(log), _equal(log, promise)
+    score, (equal, agrees_with) = known_score(log), _equal(log, promise)
     right, at = log.right[:, 0], int(np.flatnonzero(log.decides)[0])
     doubt = None if score is None else log.signals[score.signal][:, at] * score.sign
     reference = log.reference
@@ -182,7 +182,7 @@ def needed(log: Log, promise: Promise) -> tuple[int | None, int | None]:
     A number is enough if the rate of losses at a point of the log's own path, taken as true, passes the test with that
     many requests. None if no point within the risk is cheaper, no request has all its costs, or a million are too few.
     """
-    policy = named_policy(log) or Depth()
+    policy = score_policy(log) or Depth()
     priced = log.take(log.priced)
     if not priced.n:
         return None, None

@@ -58,7 +58,7 @@ def default_promise(
 # --- the bound ---
 
 
-def clairvoyant(log: Log, promise: Promise) -> float | None:
+def oracle_cost(log: Log, promise: Promise) -> float | None:
     """Return the lowest mean cost, in nano-USD, of keeping a promise on these requests with every answer known.
 
     For each request it buys the cheapest answer that loses nothing, with the calls that this answer reads, or only the
@@ -155,7 +155,7 @@ class Study:
         fitted_on, tested_on: groups on each side of a split.
         splits, seed: the number of splits, and the seed of their draw.
         rows: one for each way, the reference first.
-        bound: the cost of `clairvoyant` / the reference's, as a mean over the test sides; None if unknown.
+        bound: the cost of `oracle_cost` / the reference's, as a mean over the test sides; None if unknown.
         why: the diagnosis of the log.
     """
 
@@ -258,7 +258,7 @@ def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int,
     here, rest = log.take(fits), log.take(~fits)
     alone = playing[0].prepare(here, promise, seed)(rest)
     alone = alone._replace(cost=np.where(rest.priced, alone.cost, np.nan))  # as in the savings of `fit`
-    least, cost = clairvoyant(rest, promise), _mean(alone.cost)
+    least, cost = oracle_cost(rest, promise), _mean(alone.cost)
     bound = least / cost if least is not None and cost > 0 else math.nan
     figures = list[list[float]]()
     for way in playing:

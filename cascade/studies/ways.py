@@ -31,7 +31,7 @@ from cascade.policies.policy import (
     Threshold,
     Uala,
     drawn_number,
-    named_policy,
+    score_policy,
 )
 from cascade.studies.diagnosis import Signal, limited, signals_of
 from cascade.table import Bools, Floats, Log, Node, Reference
@@ -372,7 +372,7 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
     if not np.isnan(log.signals.get(VERDICT, np.nan)).all():
         playing.append(tuned("UALA, tuned", Uala()))
     playing.append(fixed("every call", Depth()))
-    simple = named_policy(promise.rules.readable(log))
+    simple = score_policy(promise.rules.readable(log))
     if simple is not None and log.width > 1:
         playing.append(one_test("one threshold", replace(simple, tie=None)))
         playing.append(one_test("one threshold, ties broken", simple))

@@ -28,7 +28,7 @@ from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.live import row_of
 from cascade.policies.policy import Alone, Threshold
 from cascade.providers.replay import Replay
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.table import Log
 from cascade.types import Question
 

@@ -24,7 +24,7 @@ from cascade.providers.fake import FakeProvider
 from cascade.providers.fields import wire_body
 from cascade.providers.replay import Replay
 from cascade.resilience.health import RetryPolicy
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Completion, Question
 from unit.server.served import asgi
 

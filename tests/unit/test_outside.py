@@ -25,7 +25,7 @@ from cascade.logs.schema import Dropped, rows
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Answer, Request
 from unit.certified import SURE, certificate, directory
 from unit.made import TWO_MODELS

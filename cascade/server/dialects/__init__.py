@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
-from cascade.chat import calls_of, fields_in, function_of, parsed, refusal_of, said_by, text_of
+from cascade.chat import calls_of, fields_in, function_of, parsed, refusal_of, spoken_text, text_of
 from cascade.errors import BadResponseError
 from cascade.providers.fields import CACHE_MARKS
-from cascade.providers.histories import packed, signed
+from cascade.providers.histories import packed, with_mark
 from cascade.server.errors import GatewayError, Refusal
 from cascade.types import Answer
 
@@ -99,13 +99,13 @@ class ChatCompletions(Dialect):
 
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a chat completion."""
-        choice = reply.completion["choices"][0] | {"message": signed(reply.message, reply.writer)}
+        choice = reply.completion["choices"][0] | {"message": with_mark(reply.message, reply.writer)}
         head = {"id": f"chatcmpl-{self.trace_id}", "choices": [choice]}
         return reply.completion | head | cascade_field(extension)
 
     def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
         """Yield the rest of an answer in chunks. All keep the model name of the first one."""
-        completion, message = reply.completion, signed(reply.message, reply.writer)
+        completion, message = reply.completion, with_mark(reply.message, reply.writer)
         rest = {name: value for name, value in message.items() if name not in {"role", "content"}}
         calls = rest.pop("tool_calls", None) or []
         if not self.begun:
@@ -164,7 +164,7 @@ class ServedMessage:
     @cached_property
     def text(self) -> str:
         """The message's text, "" if it has none."""
-        return said_by(self.message)
+        return spoken_text(self.message)
 
     @cached_property
     def refusal(self) -> str:

@@ -27,7 +27,7 @@ from cascade.safety import redact
 from cascade.server.body import read_object
 from cascade.server.chat import Cascade
 from cascade.server.errors import GatewayError
-from cascade.text import spelled
+from cascade.text import escaped
 
 if TYPE_CHECKING:
     from cascade.server.pages.review import ReviewPage
@@ -198,7 +198,7 @@ def _templates() -> Any:
         autoescape=True,
         undefined=StrictUndefined,
         # Markup comes from a template and stays.
-        finalize=lambda value: spelled(value) if type(value) is str else value,
+        finalize=lambda value: escaped(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -12,7 +12,7 @@ import pytest
 
 from cascade.config import load
 from cascade.conformal.certificate import Certificate
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from unit.certified import certificate, directory
 
 Cli = Callable[..., Any]

@@ -19,7 +19,7 @@ from cascade.logs.files import read_rows, write_rows
 from cascade.logs.schema import CHAT, COLUMNS, Dropped
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Question
 from unit.certified import SURE, certificate, directory
 from unit.cli.conftest import Ran

@@ -22,7 +22,7 @@ from cascade.logs.importing import imported
 from cascade.logs.presets import ImportOptions
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
-from cascade.reports.study import of_study
+from cascade.reports.study import study_report
 from cascade.studies.study import study
 from cascade.text import aligned
 from unit.cli.certified import ladder_log
@@ -336,7 +336,7 @@ def test_more_requests_are_advised_only_where_the_log_lacks_them(proves, half, m
     row = replace(found.rows[-1], refused=2)
     short = replace(found, rows=(*found.rows[:-1], row), why=found.why._replace(proves=proves, saves_half=half))
     assert (short.fitted_on, short.groups) == (280, 400)
-    advice = of_study(short, "cascade fit LOG").lines[-1]
+    advice = study_report(short, "cascade fit LOG").lines[-1]
     assert ("log more requests" in advice, advice.endswith("cascade fit LOG")) == (more, proves == 300)
 
 

@@ -32,8 +32,8 @@ from cascade.policies.directory import Requests
 from cascade.policies.live import Live
 from cascade.policies.policy import Alone, Depth, Policy, Random, Threshold, ranked
 from cascade.reports.evaluation import evaluation
-from cascade.reports.fit import of_fit
-from cascade.studies.study import clairvoyant, study
+from cascade.reports.fit import fit_report
+from cascade.studies.study import oracle_cost, study
 from cascade.studies.ways import Fitted, Router, Served
 from cascade.table import COST, Baseline, Floats, Log, Node, Reference
 from cascade.types import Call, Completion, Question, Request, Step, Usage
@@ -112,7 +112,7 @@ def test_without_all_costs_of_a_request_it_is_said_whose_are_unknown_and_no_atte
     costs[50:] = log.cost_nano_usd[50:]
     done = fit(replace(log, cost_nano_usd=costs), REGRET)
     assert (done.saving.requests, done.requests) == (150, 200)
-    assert any("50 requests" in line for line in of_fit(done).lines)
+    assert any("50 requests" in line for line in fit_report(done).lines)
 
 
 def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests():
@@ -151,8 +151,8 @@ def test_a_fit_says_how_many_members_its_saving_is_the_cheapest_of_and_few_group
     assert high - (done.saving.cost_share or 0.0) > (done.saving.cost_share or 0.0) - low > 0
     five = fit(drawn_log(5), Promise("coverage", 0.5), FitSettings(policy="threshold"))
     assert five.saving.cost_share is not None
-    assert "interval" in of_fit(five).lines[1]
-    assert of_fit(five).document["cost_share_interval"] == [None, None]
+    assert "interval" in fit_report(five).lines[1]
+    assert fit_report(five).document["cost_share_interval"] == [None, None]
 
 
 def test_certificates_are_broken_in_at_most_delta_of_fits():
@@ -555,7 +555,10 @@ def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_l
     log = replace(log, signals={**log.signals, "score": score}, features={"words": log.signals["self_check"][:, 0]})
     done = fit(log, promise)
     assert ["score" in member.policy.reads for member in done.tested] == [False, False]
-    assert (Graded.kept_when in of_fit(done).lines[0], Graded.lost_when in of_fit(done).lines[0]) == (True, False)
+    assert (Graded.kept_when in fit_report(done).lines[0], Graded.lost_when in fit_report(done).lines[0]) == (
+        True,
+        False,
+    )
     with pytest.raises(UsageError):
         fit(log, promise, FitSettings(policy=Threshold("score", -1.0)))
     found = study(log, promise, [Router()], splits=2)
@@ -632,7 +635,7 @@ def test_segments_with_too_few_requests_get_no_certificate():
     spent = np.where(few, log.reference.cost_nano_usd, costs).sum()  # the reference answers the few at once
     assert done.saving.cost_share == pytest.approx(spent / log.reference.cost_nano_usd.sum())
     assert np.isnan(thresholds(log, done.certified, by_segment=True, default="")).sum() == 40
-    assert "860" in of_fit(done).lines[2]
+    assert "860" in fit_report(done).lines[2]
 
 
 def test_without_a_signal_a_random_choice_is_served_and_keeps_its_promise():
@@ -706,7 +709,7 @@ def test_no_policy_costs_less_than_the_bound():
             choice = np.array([number // 3**row % 3 for row in range(6)])
             if loss[np.arange(6), choice].sum() <= 0.2 * 6:
                 ways.append(cost[np.arange(6), choice].sum() / 6)
-        assert clairvoyant(log, promise) == pytest.approx(min(ways))
+        assert oracle_cost(log, promise) == pytest.approx(min(ways))
 
 
 def test_a_study_prepares_on_one_side_and_counts_on_the_other():
@@ -853,7 +856,7 @@ def test_a_level_at_which_nothing_is_proven_leaves_the_others(promise, levels, c
     assert done.certified["low"].kappa > -np.inf
     if done.default not in done.certified:  # the reference is asked at once
         assert (done.saving.cost_share, done.lost) == (1.0, 0.0)
-        assert not of_fit(done).document["saves"]
+        assert not fit_report(done).document["saves"]
     directory = policy_directory(done, done.log.nodes, date(2026, 1, 1))
     assert set(directory.certificates) == certified
     with pytest.raises(NotCertifiedError):

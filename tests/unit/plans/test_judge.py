@@ -18,7 +18,7 @@ from cascade.logs.schema import rows
 from cascade.policies.base import Selection
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.catalog import Catalog
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question, Request
 
 PRICE = {"input": 1.0, "output": 4.0}

@@ -22,14 +22,7 @@ from cascade.conformal.path import Scores
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, UsageError
 from cascade.policies import directory as module
-from cascade.policies.directory import (
-    CERTIFICATE_FILE,
-    MODEL_FILE,
-    POLICY_FILE,
-    PolicyDirectory,
-    Requests,
-    hashed,
-)
+from cascade.policies.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE, PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Alone, Depth, Policy, Threshold
 from cascade.registry import Registry, subclass_of
 from cascade.table import Log, Node

@@ -19,11 +19,8 @@ from cascade.matching import agreement
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.features import asked_numbers, offered, read
 from cascade.policies.learned import Learned, further, learn
-from cascade.policies.policy import POLICIES, Prompted, Random, Uala, named, tie_of
-from cascade.policies.signals import (
-    answer_tokens,
-    logprob_signals,
-)
+from cascade.policies.policy import POLICIES, Prompted, Random, Uala, known_score, tie_of
+from cascade.policies.signals import answer_tokens, logprob_signals
 from cascade.table import Floats, Log, Node, Reference
 from cascade.types import Token, Usage
 from unit.fitting.random_logs import random_log
@@ -97,7 +94,7 @@ def test_a_model_that_says_when_to_stop_is_obeyed_and_every_answer_kept():
 def test_a_few_odd_rows_do_not_change_what_a_policy_means(share, signal):
     log = random_log(1, n=400, whole=True)
     p_yes = np.where(np.arange(400)[:, None] < share * 400, 0.5, np.full((400, 4), NAN))
-    found = named(replace(log, signals={"p_yes": p_yes, "reply_tokens": log.signals["reply_tokens"]}))
+    found = known_score(replace(log, signals={"p_yes": p_yes, "reply_tokens": log.signals["reply_tokens"]}))
     assert found.signal == signal
     assert tie_of(replace(log, signals={"reply_tokens": p_yes})) == ("reply_tokens" if share > 0.5 else None)
 

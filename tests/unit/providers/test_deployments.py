@@ -23,7 +23,7 @@ from cascade.providers.openai_http import OpenAIHTTP
 from cascade.resilience.event_loop import Deadline
 from cascade.resilience.health import FAILURES, FIRST_PAUSE_S, SHARED_CAPACITY, Health
 from cascade.server.metrics import Metrics
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Question, Request
 from unit.made import request
 from unit.modes.test_store import CERTIFICATE, promoted

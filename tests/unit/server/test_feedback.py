@@ -19,7 +19,7 @@ from cascade.records.traces import Store
 from cascade.server.auth import new_key, new_trace, owns
 from cascade.server.errors import GatewayError
 from cascade.server.feedback import MOST_CHARS, MOST_HELD, AnswerFeedback, Feedback
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question
 from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory

@@ -25,7 +25,7 @@ from cascade.records.traces import Store
 from cascade.resilience.health import RetryPolicy
 from cascade.server import app
 from cascade.server.auth import new_key
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Answer
 from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory

@@ -19,7 +19,7 @@ from cascade.chat import ChatRequest
 from cascade.conformal.scope import kind_of
 from cascade.plans.verdict import judged_fields
 from cascade.providers.fields import Fields, ModelFields
-from cascade.providers.histories import accepted, mark_of, packed, signed, taken_back, unpacked
+from cascade.providers.histories import accepted, mark_of, packed, taken_back, unpacked, with_mark
 from cascade.server.dialects.messages import Messages
 from cascade.types import Candidate
 from unit.made import request as call
@@ -224,7 +224,7 @@ def test_what_a_client_hands_back_is_read_whole_or_not_at_all(text, fields):
 def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor():
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     given = {"role": "assistant", "content": None, "reasoning_content": "Hm", "tool_calls": [call]}
-    handed = signed(given, "ours")
+    handed = with_mark(given, "ours")
     assert accepted([handed], "ours") == [given]
     without = {name: value for name, value in given.items() if name != "reasoning_content"}
     assert accepted([handed], "theirs") == accepted([handed], "openai/gpt-5") == [without]
@@ -233,7 +233,7 @@ def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor():
     came = taken_back({"role": "assistant", "content": "Yes."}, native["thinking_blocks"][0], "thinking_blocks")
     assert accepted([came], "bedrock/claude-x") == [native]
     assert accepted([came], "ours") == accepted([came], "gpt-5") == [{"role": "assistant", "content": "Yes."}]
-    alone = signed({"role": "assistant", "content": None, "reasoning_content": "Hm"}, "ours")
+    alone = with_mark({"role": "assistant", "content": None, "reasoning_content": "Hm"}, "ours")
     assert accepted([alone], "theirs") == []
 
 
@@ -255,7 +255,9 @@ def test_an_image_in_a_tool_s_result_follows_the_results_where_they_are_text_alo
 def test_no_judge_reads_thinking():
     thinking = {"reasoning_content": "Hm", "thinking_blocks": [{"signature": "s"}], "provider_specific_fields": {}}
     said = {"role": "assistant", "content": "Yes.", **thinking}
-    asked = ChatRequest([{"role": "user", "content": "Is it?"}, signed(said, "m"), {"role": "user", "content": "Why?"}])
+    asked = ChatRequest(
+        [{"role": "user", "content": "Is it?"}, with_mark(said, "m"), {"role": "user", "content": "Why?"}]
+    )
     shown = judged_fields(asked, Candidate("Yes.", "base", "m", message=said))
     assert shown["reply"] == {"content": "Yes."}
     assert shown["conversation"][1] == {"role": "assistant", "content": "Yes."}

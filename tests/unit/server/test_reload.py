@@ -26,7 +26,7 @@ from cascade.server.auth import new_key
 from cascade.server.lifecycle import fixed
 from cascade.server.metrics import Instruments
 from cascade.server.modes import Modes
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 

@@ -32,7 +32,7 @@ from cascade.policies.policy import EXIT, Prompted
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.modes import Modes
 from cascade.serving.certified import CertifiedPolicy, in_service
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question, Request
 from unit.certified import SURE, certificate, directory
 from unit.made import RIVER, TWO_MODELS

@@ -20,7 +20,7 @@ from cascade.factory import build_strategy
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import in_service
-from cascade.serving.made_for import made_for
+from cascade.serving.conditions import made_for
 from cascade.serving.monitors import CertificateMonitors, judge
 from cascade.types import Answer, Question, Request
 from unit.certified import certificate

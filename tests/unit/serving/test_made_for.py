@@ -17,7 +17,7 @@ from cascade.conformal.certificate import MadeFor, differences, unknown
 from cascade.errors import UsageError
 from cascade.fitting.certificates import certified_for, of_log
 from cascade.plans.presets import LadderConfig
-from cascade.serving.made_for import made_for, refuse_other_cascade
+from cascade.serving.conditions import made_for, refuse_other_cascade
 from cascade.table import Log, Node
 
 BASE = {"model": "small", "price": {"input": 1.0, "output": 2.0}}

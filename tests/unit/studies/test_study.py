@@ -14,10 +14,10 @@ from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.networks import Networks, NetworkSettings
 from cascade.policies.policy import Depth, Threshold, Uala
-from cascade.reports.study import of_study
+from cascade.reports.study import study_report
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, limited, needed, signals_of
-from cascade.studies.study import SERVED, Interval, clairvoyant, interval, study
+from cascade.studies.study import SERVED, Interval, interval, oracle_cost, study
 from cascade.studies.ways import (
     NO_SIGNAL,
     ROUTER,
@@ -207,7 +207,7 @@ def test_networks_that_are_alike_are_trained_once(monkeypatch):
 
 def test_the_nodes_of_a_step_are_paid_together_in_the_bound():
     log = rounds(80)
-    least, guide = clairvoyant(log, Promise("coverage", 0.01)), log.reference.right == 1
+    least, guide = oracle_cost(log, Promise("coverage", 0.01)), log.reference.right == 1
     solved = (log.right == 1)[:, :2].any(axis=1) | ~(log.right == 1).any(axis=1)
     assert least == pytest.approx(
         np.where(solved, 3, np.where(guide, 4, 6)).mean()
@@ -245,7 +245,7 @@ def test_in_rounds_the_first_answer_is_compared_with_the_guide_s_beside_it_and_c
     log = rounds(400)
     why = diagnose(log, REGRET)
     assert (why.agrees_with, why.agree) == ("guide 0", (log.answer[:, 0] == log.answer[:, 1]).mean())
-    table = of_study(study(log, REGRET, [Fitted()], splits=1)).tables[-1]
+    table = study_report(study(log, REGRET, [Fitted()], splits=1)).tables[-1]
     assert not [name for name, *_ in table.rows if "first answer" in name and "reference" in name]
 
 
@@ -271,12 +271,12 @@ def test_what_a_signal_saves_and_costs():
     (judge,) = signals_of(log)
     assert (judge.name, judge.nodes, judge.cost_nano_usd, judge.keeps) == ("judge", (1,), 40.0, 0.09)
     found = study(log, Promise("regret", 0.1, 0.9), splits=3)
-    document = of_study(found).document["signals"]
+    document = study_report(found).document["signals"]
     assert [(signal["usd_per_1000"], signal["adds_usd"]) for signal in document] == [(4e-05, None)]
     dear = found.row(NO_SIGNAL).cost_share
     assert document[0]["cost_share"] < dear.mean - 0.1
-    assert max(map(len, of_study(found).tables[0].text())) <= 80
-    assert of_study(found).text().count("\n") == 9
+    assert max(map(len, study_report(found).tables[0].text())) <= 80
+    assert study_report(found).text().count("\n") == 9
 
 
 def test_a_log_without_a_signal_lacks_the_nodes_that_bring_it_and_those_that_read_them():
@@ -315,7 +315,7 @@ def behind(log: Log) -> Log:
 
 def test_five_lines_then_tables_and_one_document():
     found = study(behind(drawn_log(600)), Promise("regret", 0.1, 0.9), splits=4)
-    report = of_study(found, "cascade fit LOG")
+    report = study_report(found, "cascade fit LOG")
     assert (found.verdict, len(report.lines), report.lines[-1]) == ("saves", 5, "Next: cascade fit LOG")
     assert report.text().startswith("\n".join(report.lines))
     assert len(report.text(details=True).splitlines()) > len(found.rows) + 10
@@ -341,7 +341,7 @@ def test_the_verdict_is_that_of_the_interval(saving, refused, verdict):
     found = study(drawn_log(60), REGRET, [fixed(SERVED, Uniform())], splits=4)
     row = replace(found.row(SERVED), saving=saving, refused=refused)
     assert replace(found, rows=(found.rows[0], row)).verdict == verdict
-    assert len(of_study(replace(found, rows=(found.rows[0], row))).lines) == 5
+    assert len(study_report(replace(found, rows=(found.rows[0], row))).lines) == 5
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_model_as_right_as_the_reference_for_less_is_what_to_ask(log, promise,
     """Before, `prove` said to fit a cascade that is right less often than its first model, for many times the cost."""
     found = study(log, promise, [fixed("model 0 alone", Depth((0,))), fixed(SERVED, Depth())], splits=2)
     assert (found.as_right and found.as_right.name) == name
-    assert ("ask model 0 alone" in of_study(found).lines[-1]) is (name is not None)
+    assert ("ask model 0 alone" in study_report(found).lines[-1]) is (name is not None)
 
 
 def test_broken_are_those_splits_in_which_something_was_proven():
@@ -380,9 +380,9 @@ def test_a_missing_signal_is_named_with_its_price():
     price = found.why.asked_again
     assert price is not None
     assert (found.verdict, found.why.signal) != ("saves", "self-check")
-    assert f"{100 * price:.1f} %" in of_study(found).lines[-1]
-    assert "cascade collect LOG --judge" in of_study(found).lines[-1]
-    assert "--only 'model 0'" in of_study(found).lines[-1]
+    assert f"{100 * price:.1f} %" in study_report(found).lines[-1]
+    assert "cascade collect LOG --judge" in study_report(found).lines[-1]
+    assert "--only 'model 0'" in study_report(found).lines[-1]
 
 
 def test_unknown_costs_are_no_share():
@@ -392,7 +392,7 @@ def test_unknown_costs_are_no_share():
     blind = replace(log, cost_nano_usd=unknown, reference=log.reference._replace(cost_nano_usd=unknown[:, 0]))
     found = study(blind, REGRET, splits=2)
     assert (found.verdict, found.bound, found.row(SERVED).cost_share) == ("unknown", None, None)
-    json.dumps(of_study(found).document, allow_nan=False)
+    json.dumps(study_report(found).document, allow_nan=False)
 
 
 @pytest.mark.parametrize(("n", "splits"), [(1, 2), (30, 0)])

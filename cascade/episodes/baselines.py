@@ -19,7 +19,7 @@ _REASONS = (
 )
 
 
-def walked(
+def baseline_of(
     name: str, calls: Calls, at: Ints, row: Ints, episodes: Sequence[str], unjudged: bool, dropped: Dropped
 ) -> tuple[Baseline, Ints]:
     """Return what a walk did on each episode, and how many answers it kept there.
