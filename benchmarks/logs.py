@@ -15,7 +15,7 @@ from cascade.table import Log, Reference
 
 LEAST_GROUPS = 200
 WORTH = 0.9
-"""A log has something to save where the clairvoyant pays no more than this share of the reference's cost."""
+"""A log has something to save where the oracle pays no more than this share of the reference's cost."""
 FILES = (
     "firstpass_mbpp", "single_round", "uala", "zell_gsm8k", "zell_truthfulqa", "zell_mmlu", "mmlu_pro",
 )  # fmt: skip
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
     log: Log
 
     def least(self, promise: Promise) -> float:
-        """Return what the clairvoyant pays, as a share of the reference's cost."""
+        """Return what the oracle pays, as a share of the reference's cost."""
         reference, least = self.log.reference, oracle_cost(self.log, promise)
         return 1.0 if reference is None or least is None else least / float(reference.cost_nano_usd.mean())
 

@@ -6,7 +6,7 @@
 
 FOLDER holds the public logs that `benchmarks/logs.py` names. A split prepares each way on 70 % of the groups and plays
 it on the others. A cost is a share of the reference's cost there, 1 where nothing is certified. "bound" is what the
-clairvoyant pays; only logs where it saves 10 % or more are used. "fit" is a first attempt, whose whole level is .99 δ.
+oracle pays; only logs where it saves 10 % or more are used. "fit" is a first attempt, whose whole level is .99 δ.
 The others have all of δ: MAPIE's fixed sequence along 400 quantiles of the named score, the exact binomial test at each
 of its values, the same with ties broken, and one threshold per rung, learned together on 30 % of the groups. "broken"
 counts the splits whose test requests lose more than promised, which a kept promise may do by chance.
@@ -156,7 +156,7 @@ class Done(NamedTuple):
 
     Attributes:
         family, name, risk, requests, groups, models: the log and the promise.
-        bound: what the clairvoyant pays.
+        bound: what the oracle pays.
         cost: the cost of each way in each split.
         lost: its mean loss.
         broken: in how many splits it lost more than promised.
