@@ -36,6 +36,7 @@ from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import endpoint
 from cascade.server.metrics import CONTENT_TYPE, CountedGuard, Instruments, Metrics, family, labelled, total
 from cascade.server.pages import Pages, needs_no_key
+from cascade.serving.spending import OUTLIVING
 from cascade.telemetry import Traceparent, request_span, tracer
 
 if TYPE_CHECKING:
@@ -349,8 +350,8 @@ class Edge:
 
     def _ended(self, exchange: HttpExchange, method: str, path: str) -> None:
         """Count a request that has ended, log it, and give back what it took."""
-        if exchange.visit is not None:
-            exchange.visit.end()
+        if (visit := exchange.visit) is not None:
+            asyncio.gather(*exchange.calls, return_exceptions=True).add_done_callback(lambda _: visit.end())
         status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._tools.access
         if exchange.model is not None:
             took_s, metrics = exchange.duration_s, exchange.metrics or self.cascades[0].metrics
@@ -404,6 +405,7 @@ class Edge:
                 return
         exchange.owner = key = auth.check(exchange.headers, settings)
         CALLER.set(exchange.key)
+        OUTLIVING.set(exchange.calls)
         exchange.visit = self._admission.visit(key)
         if ADMITTED in scope:
             scope[ADMITTED]()

@@ -55,6 +55,7 @@ class HttpExchange:
         caller: the trace that its client names.
         reason: why it was refused or ended early: the code or the type of its error, or "client_left".
         writer: writes its stream; None until one may begin.
+        calls: its calls that go on without it; until they end, it keeps its place.
     """
 
     send: Send
@@ -69,6 +70,7 @@ class HttpExchange:
     caller: Traceparent | None = None
     reason: str | None = None
     writer: Dialect | None = None
+    calls: set[asyncio.Task[None]] = field(default_factory=set)
     started_s: float = field(default_factory=time.monotonic)
     sent_s: float = field(default_factory=time.monotonic)
     """When a part of the body was last sent."""

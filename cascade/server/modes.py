@@ -241,7 +241,7 @@ class Modes:
 
     async def _complete(self, turn: Turn, row: Draw, why: str | None) -> None:
         if turn.answer is None:
-            await self._settle(row, why or "it was not answered")
+            await self._settle(row, why or "it was not answered", differs=False if turn.audits else None)
             return
         if turn.passed:
             await self._settle(row, None, differs=False)
@@ -255,7 +255,10 @@ class Modes:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
             why = "its trace was lost"
-        await self._settle(row, why, differs=self._differs(whole) if turn.audits and whole is not None else None)
+        # What no client waited for does not differ. Left out, such audits would be mostly those that the guide answers.
+        late = turn.answer.stopped == "deadline"
+        differs = None if whole is None or not turn.audits else not late and self._differs(whole)
+        await self._settle(row, why, differs=differs)
         if whole is not None:
             await self._noticed(whole.calls)
 

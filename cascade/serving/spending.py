@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
@@ -42,6 +43,8 @@ _LATE_S = 0.05
 """Seconds after a deadline in which the call itself may still report what was late."""
 _AHEAD = 4
 """The most pieces of a stream that wait for their reader."""
+OUTLIVING: ContextVar[set[asyncio.Task[None]]] = ContextVar("OUTLIVING")
+"""The calls of a request of a server that go on without it."""
 _Event: TypeAlias = TextDelta | Completion
 _Call: TypeAlias = Callable[[Request, Deadline], AsyncGenerator[_Event, None]]
 
@@ -321,6 +324,7 @@ class FinishingGuard(SpendingGuard):
             while not came.empty():  # so that no event waits for room
                 came.get_nowait()
             if not task.done():
+                OUTLIVING.get(set()).add(task)
                 unsettled[self._key] += caller.held_nano_usd
                 task.add_done_callback(lambda _: unsettled.subtract({self._key: caller.held_nano_usd}))
 

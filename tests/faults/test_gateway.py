@@ -437,11 +437,13 @@ async def test_no_error_shows_the_providers_key_or_address(mode, monkeypatch, ca
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_gives_back_what_its_call_did_not_cost(stream):
     held = Held({"large": [SURE]}, after_words=1 if stream else 0)
-    with orchestrator(held, budget={"caps": [{"usd": 1.0}]}) as served, listening(served) as address:
+    settings: Any = {"budget": {"caps": [{"usd": 1.0}]}, "server": {"limits": {"at_once": 1}}}
+    with orchestrator(held, **settings) as served, listening(served) as address:
         with connected(address) as open_:
             open_.sendall(request(chat(model="large", stream=stream)))
             assert held.waiting.wait(WAIT_S)
         until(served.runtime.spending.unsettled.total)
+        assert sent(address, request(chat(), "Connection: close")).startswith(b"HTTP/1.1 429")  # its place is taken
         held.go()
         ledger = served.runtime.spending.ledger
         until(lambda: not ledger.account("all").held)

@@ -371,6 +371,24 @@ async def test_an_audit_that_a_stopping_server_cuts_off_is_no_evidence(enforcing
     assert state_of(enforcing).monitor.audits == 0
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_an_audit_whose_client_did_not_wait_for_the_guide_counts_as_no_difference(enforcing, leaves):
+    """Left out, those that the guide kept waiting are missing among the audits, and the differences are not."""
+    provider, limit_s, mode = Held("large"), 0.1, None
+    async with serving(enforcing, provider) as client:
+        if leaves:
+            asking = asyncio.create_task(ask(client, "hard 1"))
+            await provider.asks.wait()
+            asking.cancel()
+        while not leaves and mode != "enforce":  # on a busy machine the store may be too late for a short deadline
+            limit_s *= 2
+            mode = (await ask(client, "hard 1", **{"x-cascade-deadline-s": f"{limit_s}"})).headers.get("x-cascade-mode")
+        provider.free.set()
+        await settled(client)
+    assert outcomes(enforcing)[-1] == ("audit", "missing", False)
+    assert state_of(enforcing).monitor.audits == 1
+
+
 async def test_what_answers_in_the_place_of_the_guide_is_not_its_answer(enforcing):
     provider = Answers()
     provider.down = {"large"}
