@@ -49,6 +49,7 @@ _TOKEN_BYTES = 64
 _ALTERNATIVE_BYTES = 256
 """JSON bytes of a token with its log-prob: field names, and the text twice (also as bytes). 100–200 are usual."""
 _EVENT_BYTES = 1_024
+_LONGEST_WAIT_S = 2_678_400.0  # 31 days, the longest window of a quota: clients of a gateway obey what is passed on
 _SLICE_BYTES = 8 * 2**10
 """How much of a body is read before other calls proceed. 4,000 empty lines of a stream take 2 ms; in slices of 64 KiB,
 16 concurrent streams of such lines delayed the deadlines of all by a second."""
@@ -211,18 +212,17 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     >>> retry_after_s({"retry-after": "soon"}) is None
     True
     """
-    waits = (_seconds(headers.get("retry-after-ms", ""), 1_000), _seconds(headers.get("retry-after", ""), 1))
-    given_waits = [wait for wait in waits if wait is not None]
-    return given_waits[0] if given_waits else _seconds_until(headers.get("retry-after", ""))
+    after = headers.get("retry-after", "")
+    waits = _seconds(headers.get("retry-after-ms", ""), 1_000), _seconds(after, 1), _seconds_until(after)
+    return next((wait for wait in waits if wait is not None and 0 <= wait <= _LONGEST_WAIT_S), None)
 
 
 def _seconds(number: str, unit: int) -> float | None:
-    """Return a wait in seconds; None if it is not a number, negative, or infinite."""
+    """Return a wait in seconds; None if it is not a number."""
     try:
-        wait = float(number) / unit
+        return float(number) / unit
     except ValueError:
         return None
-    return wait if 0 <= wait < float("inf") else None
 
 
 def _seconds_until(http_date: str) -> float | None:

@@ -29,6 +29,7 @@ from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError,
 from cascade.files import Closed
 from cascade.forks import after_fork, keep, no_fork
 from cascade.identity import identity
+from cascade.logs.schema import hashed
 from cascade.records import link
 from cascade.records.address import Address, parse
 from cascade.records.rows import Content, rows_of
@@ -172,8 +173,9 @@ class TraceWriter(Closed):
 
 def _rows(answer: Answer, head: dict[str, Any], content: Content, secrets: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the rows of an answer. Runs in the thread, because the identity of a long text takes 30 ms."""
-    question = answer.question
-    named = {"group": question.group or identity(question.text, question.context)}
+    question, group = answer.question, answer.question.group
+    own = group if group is None or content == "full" else hashed(group)
+    named = {"group": own or identity(question.text, question.context)}
     return rows_of(answer, named | head, content, secrets)
 
 

@@ -158,11 +158,7 @@ class Admission:
 
     def bucket(self, key: str | None, unit: str, per_minute: int | None) -> Bucket | None:
         """Return a key's bucket for a unit; None without a limit."""
-        if per_minute is None:
-            return None
-        if (key, unit) not in self.buckets:
-            self.buckets[key, unit] = Bucket(per_minute, self._clock)
-        return self.buckets[key, unit]
+        return None if per_minute is None else self.buckets.setdefault((key, unit), Bucket(per_minute, self._clock))
 
 
 @dataclass

@@ -399,10 +399,9 @@ class Edge:
             raise GatewayError(404, "There is no such path: it has control characters.")
         if path in _OPEN:
             return
-        if settings.keys:
-            has_key = not exchange.headers.keys().isdisjoint(("authorization", "x-api-key"))
-            if needs_no_key(scope["method"], path, has_key=has_key):
-                return
+        has_key = not exchange.headers.keys().isdisjoint(("authorization", "x-api-key"))
+        if settings.keys and needs_no_key(scope["method"], path, has_key=has_key):
+            return
         exchange.owner = key = auth.check(exchange.headers, settings)
         CALLER.set(exchange.key)
         OUTLIVING.set(exchange.calls)

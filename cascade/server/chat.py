@@ -319,6 +319,5 @@ class _ChatReply:
         if exchange.visit is not None:
             usages = [call.completion.usage for call in answer.calls if call.completion is not None]
             exchange.visit.tokens = sum([(usage.input_tokens or 0) + (usage.output_tokens or 0) for usage in usages])
-        draft = self.draft._replace(failing=cascade.runtime.failing_stores)
-        exchange.receipt = draft.of(answer)
+        exchange.receipt = self.draft._replace(failing=cascade.runtime.failing_stores).of(answer)
         return exchange.receipt

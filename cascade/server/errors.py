@@ -116,9 +116,6 @@ def _refusal(error: GatewayError, *, again: bool) -> Refusal:
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} …"
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     body = {"message": redact(message), "type": code if code == _SPENT else kind, "param": param, "code": code}
-    headers: list[tuple[str, str]] = []
-    if error.retry_after_s is not None:
-        headers.append(("retry-after", str(math.ceil(error.retry_after_s))))
-    if not again:
-        headers.append(("x-should-retry", "false"))
-    return Refusal(status, {"error": body}, tuple(headers))
+    waits = () if error.retry_after_s is None else (("retry-after", str(math.ceil(error.retry_after_s))),)
+    retries = () if again else (("x-should-retry", "false"),)
+    return Refusal(status, {"error": body}, (*waits, *retries))

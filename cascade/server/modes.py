@@ -200,9 +200,8 @@ class Modes:
         elsewhere = self.state.observes != self._observes  # a server that began later observes another configuration
         if elsewhere or not is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
             return False
-        if named and await self.link.call(self.store.is_claimed, conversation):
-            return False
-        return not later or await self.link.call(self.store.observes, self.cascade, conversation)
+        claimed = named and await self.link.call(self.store.is_claimed, conversation)
+        return not claimed and (not later or await self.link.call(self.store.observes, self.cascade, conversation))
 
     async def answered(self, turn: Turn, answer: Answer, within_s: float) -> None:
         """Record, before an answer is sent, whether the guide wrote it, and whether a model seems to have changed."""
@@ -217,8 +216,7 @@ class Modes:
     async def _noticed(self, calls: Iterable[Call]) -> None:
         """Record what replies report about their models. Only new values are written to the store."""
         for call in calls:
-            if call.completion is not None:
-                reply = call.completion
+            if (reply := call.completion) is not None:
                 signs = call.request.model, reply.model, reply.fingerprint, reply.deployment
                 if self.state.replied(*signs, "") is not self.state:
                     await self._changed(CascadeState.replied, *signs)
@@ -240,11 +238,9 @@ class Modes:
             self._drawn.pop(row.trace_id, None)
 
     async def _complete(self, turn: Turn, row: Draw, why: str | None) -> None:
-        if turn.answer is None:
-            await self._settle(row, why or "it was not answered", differs=False if turn.audits else None)
-            return
-        if turn.passed:
-            await self._settle(row, None, differs=False)
+        if turn.answer is None or turn.passed:  # where nothing is served, nothing differs
+            why = why or "it was not answered" if turn.answer is None else None
+            await self._settle(row, why, differs=False if turn.audits else None)
             return
         whole, why, lost = None, None, self._lost_traces
         try:
@@ -255,9 +251,9 @@ class Modes:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
             why = "its trace was lost"
-        # What no client waited for does not differ. Left out, such audits would be mostly those that the guide answers.
-        late = turn.answer.stopped == "deadline"
-        differs = None if whole is None or not turn.audits else not late and self._differs(whole)
+        differs = self._differs(whole) if turn.audits and whole is not None else None
+        if turn.audits and turn.answer.stopped == "deadline":  # its deadline was over while the policy went on
+            differs = False
         await self._settle(row, why, differs=differs)
         if whole is not None:
             await self._noticed(whole.calls)
@@ -425,13 +421,12 @@ class Modes:
 
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
-        state = self.state
         mode = self.mode if self.link.problem is None else "unknown"
         modes = {name: int(name == mode) for name in (*_MODES, "void", "unknown")}
         text = family("mode", "1 for the mode that the cascade is in.", modes, "mode")
         text += family("turns_total", "Requests by mode, drawn rows by outcome.", self.counted, "what")
-        if state.monitor is not None:
-            text += family("evidence", "The e-process of the certificate.", f"{state.monitor.e_value:g}")
+        if (monitor := self.state.monitor) is not None:
+            text += family("evidence", "The e-process of the certificate.", f"{monitor.e_value:g}")
         return text
 
 

@@ -99,7 +99,7 @@ def test_texts_are_kept_hashed_or_left_out(store_url, content):
     def kept(text: str) -> str | None:
         return {"full": text, "hash": hashed(text), "none": None}[content]
 
-    chat = Question.of_chat(ChatRequest([{"role": "user", "content": "Hi"}], {"user": "ann"}))
+    chat = Question.of_chat(ChatRequest([{"role": "user", "content": "Hi"}], {"user": "ann"}, "ann's"))
     plain = Question("Which river?", "Vienna lies on it.")
     with TraceWriter(store_url, content=content) as writer:
         writer.submit(answer_of(question=plain, tokens=(Token("Danube", -0.5),)), {"gold": ["Danube"]})
@@ -108,6 +108,7 @@ def test_texts_are_kept_hashed_or_left_out(store_url, content):
     texts = {"question": plain.text, "context": plain.context, "answer": "Danube", "text": "Answer: Danube"}
     assert {name: row[name] for name in texts} == {name: kept(text or "") for name, text in texts.items()}
     assert (row["gold"], other["user"]) == (None if content == "none" else [kept("Danube")], kept("ann"))
+    assert other["group"] == ("ann's" if content == "full" else hashed("ann's"))
     assert (row["signals"]["replay"]["tokens"] is None) is (content != "full")
     assert (row["cost_nano_usd"], row["model"]) == (14_000, "small")
     with Store(store_url) as store:

@@ -158,16 +158,6 @@ def test_bodies_under_way_have_one_bound_together():
     assert admission.buffered.used == 0
 
 
-def test_what_is_taken_is_given_back_whatever_becomes_of_a_request():
-    admission = Admission(ServerConfig(max_requests=3, keys=keys(tokens_per_minute=100, at_once=2)), ())
-    app = admission.settings.keys[0]
-    for _ in range(10):
-        visit = admission.visit(app)
-        visit.begin()
-        visit.end()
-    assert (admission.places.used, admission.buffered.used) == (0, 0)
-
-
 def test_buckets_fill_as_time_goes_by():
     now = [0.0]
     limits = {"requests_per_minute": 6, "tokens_per_minute": 600}

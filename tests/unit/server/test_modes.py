@@ -137,16 +137,6 @@ async def test_of_drawn_requests_beyond_a_bound_nothing_is_known_but_their_trace
         assert {row["episode_id"] for row in traces.read()} == {each.headers["x-cascade-trace-id"] for each in found}
 
 
-async def test_only_the_drawn_are_asked_twice(tmp_path):
-    provider = Answers()
-    async with serving(tmp_path, provider, modes={**settings(tmp_path)["modes"], "share": 0.3}) as client:
-        for number in range(60):
-            await ask(client, text_of(number), **{"x-cascade-group": str(number), "x-cascade-turn": "1"})
-    drawn = len(outcomes(tmp_path))
-    assert 5 < drawn < 35
-    assert (provider.asked.count("large"), provider.asked.count("small")) == (60, drawn)
-
-
 async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing):
     provider, tmp_path = Answers(), enforcing
     async with serving(tmp_path, provider) as client:
@@ -295,10 +285,10 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
     assert [one.headers["x-cascade-served-by"] for one in (said, later)] == ["small", "large"]
 
 
-async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(tmp_path):
-    modes = {**settings(tmp_path)["modes"], "share": 0.3}
+async def test_of_a_drawn_conversation_all_turns_are_drawn_and_asked_twice_and_of_another_none(tmp_path):
+    provider, modes = Answers(), {**settings(tmp_path)["modes"], "share": 0.3}
     history = [{"role": "user", "content": "easy"}, {"role": "assistant", "content": "yes"}]
-    async with serving(tmp_path, Answers(), modes=modes) as client:
+    async with serving(tmp_path, provider, modes=modes) as client:
         for number in range(60):
             for turn in range(3):
                 names = {"x-cascade-group": str(number), "x-cascade-turn": str(turn)}
@@ -312,6 +302,7 @@ async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(t
             await ask(client, "easy", *history, **({"x-cascade-group": "new"} if name == "group:new" else {}))
         await settled(client)
     assert len(outcomes(tmp_path)) == drawn.total()
+    assert (provider.asked.count("large"), provider.asked.count("small")) == (182, drawn.total())
 
 
 async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path):
@@ -362,31 +353,26 @@ async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were
     assert set(outcomes(enforcing)[-30:]) == {("audit", "missing", None)}
 
 
-async def test_an_audit_that_a_stopping_server_cuts_off_is_no_evidence(enforcing):
+@pytest.mark.parametrize(("text", "differs"), [("easy 1", None), ("hard 1", False)])
+async def test_an_audit_that_is_cut_off_counts_where_nothing_was_served(enforcing, text, differs):
+    """A stopping server is no evidence. A client that leaves is: else those that the guide kept waiting do not count."""
     provider = Held("large")
     async with serving(enforcing, provider, server={"drain_s": 0.001}) as client:
-        await ask(client, "easy 1")
+        asking = asyncio.create_task(ask(client, text))
         await provider.asks.wait()
-    assert outcomes(enforcing)[-1] == ("audit", "missing", None)
-    assert state_of(enforcing).monitor.audits == 0
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert outcomes(enforcing)[-1] == ("audit", "missing", differs)
+    assert state_of(enforcing).monitor.audits == (differs is False)
 
 
-@pytest.mark.parametrize("leaves", [True, False])
-async def test_an_audit_whose_client_did_not_wait_for_the_guide_counts_as_no_difference(enforcing, leaves):
-    """Left out, those that the guide kept waiting are missing among the audits, and the differences are not."""
+async def test_an_audit_whose_deadline_ended_before_the_guide_answered_counts_as_no_difference(enforcing):
     provider, limit_s, mode = Held("large"), 0.1, None
     async with serving(enforcing, provider) as client:
-        if leaves:
-            asking = asyncio.create_task(ask(client, "hard 1"))
-            await provider.asks.wait()
-            asking.cancel()
-        while not leaves and mode != "enforce":  # on a busy machine the store may be too late for a short deadline
+        while mode != "enforce":  # on a busy machine the store may be too late for a short deadline
             limit_s *= 2
             mode = (await ask(client, "hard 1", **{"x-cascade-deadline-s": f"{limit_s}"})).headers.get("x-cascade-mode")
-        provider.free.set()
-        await settled(client)
-    assert outcomes(enforcing)[-1] == ("audit", "missing", False)
-    assert state_of(enforcing).monitor.audits == 1
+    assert (outcomes(enforcing)[-1], state_of(enforcing).monitor.audits) == (("audit", "missing", False), 1)
 
 
 async def test_what_answers_in_the_place_of_the_guide_is_not_its_answer(enforcing):
