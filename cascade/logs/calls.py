@@ -186,6 +186,9 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         for name, kind in kinds.items()
         if kind not in {TEXT, TEXTS}
     }
+    if preset.name == "table" and "answer" in tables.targets:
+        reason = "an answer in Python's notation, as of a tuple, is read with its marks: write its text alone"
+        faults[reason] = r"""regexp_full_match(answer, '[\[({]+''.*[\])}]', 's')"""
     if preset.free:
         reason = "a cost of 0 for a call that is not known to be free: read as its tokens' list price, or as null"
         faults[reason] = f"NOT free AND {values['cost_nano_usd']} = 0"
@@ -496,10 +499,8 @@ def write_rows(tables: Tables, options: ImportOptions, path: Path, *, placed: bo
     query = f"SELECT n, {listed} FROM {source}"
     if duck.value("SELECT count(walk) FROM calls"):
         only = "count(candidate) OVER (PARTITION BY episode_id, walk) = 1"
-        is_kept = (
-            f"CASE WHEN walk IS NOT NULL AND candidate IS NOT NULL AND kept IS NULL AND {only} THEN true ELSE kept END"
-        )
-        query = f"SELECT * REPLACE ({is_kept} AS kept) FROM ({query})"
+        is_kept = f"walk IS NOT NULL AND candidate IS NOT NULL AND kept IS NULL AND {only}"
+        query = f"SELECT * REPLACE ({is_kept} OR kept AS kept) FROM ({query})"
     return copy_rows(duck, f"SELECT * EXCLUDE (n) FROM ({query}){' ORDER BY n' if sort else ''}", path)
 
 

@@ -299,14 +299,11 @@ def _check_mapping(tables: Tables, columns: Mapping[str, str], prepare: str | No
 
 def _paths_inside(tables: Tables, prepare: str | None = None) -> list[str]:
     """Return the paths of values inside the first records' objects."""
-    paths: dict[str, None] = {}
     line = "line" if prepare is None else f"{prepare}(line, around)"
-    for source in tables.sources:
-        if source.is_json:
-            pieces = tables.duck.pieces(f"SELECT {line} FROM ({source.relation})")  # with LIMIT, a page for each item
-            for (text,) in islice((row for rows in pieces for row in rows), _LOOKED_AT):
-                paths |= dict.fromkeys(_leaves(chats.loaded(text)))
-    return list(paths)
+    queries = (f"SELECT {line} FROM ({source.relation})" for source in tables.sources if source.is_json)
+    pages = ((row for page in tables.duck.pieces(query) for row in page) for query in queries)  # LIMIT gives tiny ones
+    texts = (text for rows in pages for (text,) in islice(rows, _LOOKED_AT))
+    return list(dict.fromkeys(path for text in texts for path in _leaves(chats.loaded(text))))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[str]:
@@ -329,7 +326,7 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
         raise UsageError(
             f"{tables.sources[0].path} is of no known kind ({', '.join(presets())}). As a table of calls it lacks "
             f"columns: add {' '.join(lacking)}, or as a table with columns for each model: --map question=FIELD --map "
-            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields: {', '.join(fields[:60])}"
+            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields (line 1 of a table): {', '.join(fields[:60])}"
         )
     if "episode_id" in paths:
         paths["trace"] = paths.pop("episode_id")

@@ -488,7 +488,8 @@ def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
         f"SELECT row_number() OVER () AS row, * FROM read_csv({text_literal(file.path)}, columns = {{{columns}}}, "
         f"delim = {text_literal(separator)}, quote = '\"', escape = '\"', skip = {line - 1}, "
         f"header = true, auto_detect = false, ignore_errors = true, store_rejects = true, rejects_limit = 100000, "
-        f"max_line_size = {size}, buffer_size = {4 * size})"
+        f"max_line_size = {size}, buffer_size = {4 * size}) QUALIFY concat_ws(chr(31), "  # without the header again
+        f"{', '.join(map(name_literal, names))}) <> {text_literal(chr(31).join(filter(None, header)))}"
     )
     point = "decimal_point({})" if separator == ";" else "{}"
     return Source(path, number, " row ", tuple(names), cells, is_json=False, rejects=True, point=point)

@@ -133,11 +133,11 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return the options to paste for the columns that a table of calls lacks, each with the field that may be it."""
     needed = {"question": {"episode_id", "question_id"}, "answer": {"text", "correct"}, "model": {"source", "step"}}
     lacking = [name for name, others in needed.items() if not columns.keys() & {name, *others}]
-    if not lacking:
-        return []
-    useful = [*lacking, *(name for name in ("gold", "correct", "cost_usd") if name not in columns)]
+    useful = [*lacking, *(name for name in ("gold", "correct", "cost_usd") if lacking and name not in columns)]
     lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
     lines["question"] = (lines.get("question") or "").removesuffix(".messages") or None  # a whole request has its tools
+    whole = (name.removesuffix(".choices") for name in names if name.endswith(".choices"))  # with its log-probs
+    lines["answer"] = lines.get("answer") and next(whole, lines["answer"])
     return [_to_paste(name, path or "FIELD") for name, path in lines.items() if path or name in lacking]
 
 

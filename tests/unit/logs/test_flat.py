@@ -75,24 +75,19 @@ def test_the_longest_documented_end_of_a_name_counts_and_no_time_is_negative(tmp
 
 
 @pytest.mark.parametrize("before", ["", "\n\n", " \n"])
-def test_columns_without_a_name_and_blank_lines_before_the_header_are_no_values(tmp_path, before):
+def test_columns_without_a_name_blank_lines_before_the_header_and_the_header_again_are_no_values(tmp_path, before):
     source = tmp_path / "t.csv"  # as pandas' to_csv writes its index, and a comma that ends each line another column
-    source.write_text(before + "\n".join([f",{HEAD},", *[f"{at},{row}," for at, row in enumerate(ROWS)]]))
+    source.write_text(before + "\n".join([f",{HEAD},", *[f"{at},{row}," for at, row in enumerate(ROWS)], f",{HEAD},"]))
     expected = rows_of(table(tmp_path / "u.csv", *ROWS), dataset="t")
     assert rows_of(source, dataset="t") == expected
 
 
 @pytest.mark.parametrize("grade", ["5", "-1", "100", "100%", "0.98"])
 def test_grades_of_another_scale_are_refused_for_1_need_not_be_right_there(tmp_path, grade):
+    head = "question,a_answer,a_correct,b_answer,b_correct"
+    source = table(tmp_path / "t.csv", "q,x,1,y,1", f"r,x,1,y,{grade}", head=head)
     with pytest.raises(UsageError, match=grade):
-        rows_of(
-            table(
-                tmp_path / "t.csv",
-                "q,x,1,y,1",
-                f"r,x,1,y,{grade}",
-                head="question,a_answer,a_correct,b_answer,b_correct",
-            )
-        )
+        rows_of(source)
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("up", "down"), ("WAHR", "FALSCH"), ("richtig", "falsch"), ("👍", "👎")])
@@ -117,6 +112,13 @@ def test_labels_of_which_none_is_read_are_an_error_that_names_one_unless_all_say
             rows_of(table(tmp_path / "t.csv", "q,x,refund,y", f"r,x,{read},y", head=head), columns=columns)
     rows = rows_of(table(tmp_path / "t.csv", "q,x,NA,y", "r,x,None,y", head=head), columns=columns)
     assert {row["correct"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize(("head", "cells"), [("question,model,answer", "q,m,"), ("question,a_answer,b_answer", "q,x,")])
+def test_an_answer_in_the_notation_of_python_is_noted(tmp_path, head, cells):
+    answers = (""""('x', -0.2)\"""", """"[{'a': 1}]\"""", """['x'] or ['y']?""", "(x)")
+    rows_of(table(tmp_path / "t.csv", *map(cells.__add__, answers), head=head), dropped=(dropped := Dropped()))
+    assert [count for reason, count in dropped.notes.items() if "Python" in reason] == [2]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -221,6 +223,7 @@ def test_every_form_of_a_file_holds_the_same(tmp_path):
         ("question,small answer,large answer", "q,x,y", {}, ["--map answer=FIELD", "--map model=FIELD"]),
         ("question,my answer,model", "q,x,m", {}, ["--map 'answer=my answer'"]),
         ("prompt,reply", "q,x", {}, ["--map question=prompt", "--map answer=reply", "--map model=FIELD"]),
+        ("prompt,response,response.body.choices,llm", "q,x,y,m", {}, ["--map answer=response.body --map"]),
         ("question,a_answer,b_answer", "q,x,y", {"gold": "target"}, ["target"]),
         ("question,a_answer,b_answer", "q,x,y", {"golden": "a_answer"}, ["golden"]),
     ],

@@ -496,14 +496,7 @@ def result(custom_id: str, model: str, city: str = "Graz") -> dict[str, Any]:
     call = SECOND | {"function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
     choice = {"index": 0, "finish_reason": "tool_calls", "message": REPLY | {"tool_calls": [call]}}
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-    body = {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 1795255200,
-        "model": model,
-        "choices": [choice],
-        "usage": usage,
-    }
+    body = {"created": 1795255200, "model": model, "choices": [choice], "usage": usage}
     return {"id": "r", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
