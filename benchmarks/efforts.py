@@ -114,7 +114,7 @@ def collected(rows: list[Any], address: str, folder: Path) -> Log:
     ladder = {"kind": "ladder", "models": list(EFFORTS)}
     config = load({"models": entries, "strategy": ladder, "provider": "openai_http", "traces": "off"})
     questions = [AskedQuestion(str(at), Question(row["question"]), (str(row["gold"]),)) for at, row in enumerate(rows)]
-    collect(config, questions, folder / "log.jsonl", CollectSettings(walks=(), matcher="number"))
+    collect(config, questions, folder / "log.jsonl", CollectSettings(baselines=(), matcher="number"))
     return open_log(str(folder / "log.jsonl")).reads[0].log
 
 

@@ -37,7 +37,7 @@ def main() -> None:
         source, log = Path(folder) / "questions.jsonl", Path(folder) / "episodes.jsonl"
         source.write_text(QUESTIONS, "utf-8")
         for cap in (0.0009, 1):
-            settings = CollectSettings(resume=True, concurrency=1, max_cost_usd=cap, walks=(), matcher="exact")
+            settings = CollectSettings(resume=True, concurrency=1, max_cost_usd=cap, baselines=(), matcher="exact")
             progress = collect(config, read_questions(source), log, settings).progress
             print(f"cap ${cap}: {progress.done} of {progress.total} questions, {progress.made_calls} calls made")
         (read,) = reads_of(read_rows(log))

@@ -70,9 +70,9 @@ def collect(
     if judge is not None:
         configured, only = _judged(configured, judge), [*only, VERIFIER if ":" in judge else judge]
     if only:
-        extra = settings.walks is not None or mapped or settings.dataset is not None
+        extra = settings.baselines is not None or mapped or settings.dataset is not None
         if extra or not isinstance(questions, str | Path):
-            raise UsageError("A node is added to a log, as it is: name its file, and no --walk, --map or --dataset.")
+            raise UsageError("A node is added to a log as it is: name its file, and no --baseline, --map or --dataset.")
         recorded = _recorded(str(questions), parse_where(where or ()), configured, only, tell)
         listed = recorded.questions()
     elif isinstance(questions, str | Path):

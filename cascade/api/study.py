@@ -53,7 +53,7 @@ from cascade.resilience import event_loop
 from cascade.runtime import Runtime
 from cascade.scale import HERE
 from cascade.serving.conditions import made_for
-from cascade.studies.diagnosis import Signal, keeps
+from cascade.studies.diagnosis import Signal, break_even
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
 from cascade.studies.ways import Served, ways
@@ -167,7 +167,7 @@ def _addable(log: Columns, config: CascadeConfig | None) -> Iterator[Signal]:
             continue
         if price is not None and read is not None and written is not None:
             cost = price.cost_nano_usd(Usage(read + written + statement, 1) if judges else Usage(read, written))
-        yield Signal(name, frozenset(), (), cost, keeps(log, cost), is_held=False)
+        yield Signal(name, frozenset(), (), cost, break_even(log, cost), is_held=False)
 
 
 # --- evaluate ---

@@ -51,9 +51,9 @@ def collect(
     resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run; nothing is paid twice.")] = False,
     concurrency: opt.Concurrency = 8,
     max_cost: Annotated[float | None, typer.Option(help="Stop before the log costs more than this, in USD.")] = None,
-    walk: Annotated[
+    baseline: Annotated[
         list[str] | None,
-        typer.Option(help=f"Also log this baseline: {'; '.join(BASELINES)}; all; none. By default: guide only."),
+        typer.Option(help=f"A baseline to log too: {'; '.join(BASELINES)}; all; none. By default: guide only."),
     ] = None,
     matcher: Annotated[str | None, typer.Option(help="How answers are judged; by default by their form.")] = None,
     dataset: Annotated[str | None, typer.Option(help="The name of the questions in the log.")] = None,
@@ -85,7 +85,7 @@ def collect(
     Example: cascade collect episodes.parquet --judge judge -o judged.parquet
     """
     name = dataset or (None if only or judge else Path(questions).stem)
-    settings = CollectSettings(resume, concurrency, max_cost, walk, matcher, name, limit, only, judge)
+    settings = CollectSettings(resume, concurrency, max_cost, baseline, matcher, name, limit, only, judge)
     source, configured = _demo(output, settings) if questions == DEMO_REQUESTS else (questions, config)
     with Meter() as meter:
         result = cascade.collect(

@@ -239,7 +239,8 @@ def promote(
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    A look spends a part of 1 - confidence, and its conversations. With too few there is none, so a timer may run this.
+    Each attempt (a look) uses up a part of 1 - confidence, and its conversations. With too few none is made, so a
+    timer may run this.
 
     Example: cascade promote --config support.yaml
     """

@@ -61,7 +61,7 @@ def collect(
         KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
     check(config, questions, output, settings)
-    baselines = () if recorded else recorded_baselines(config, settings.baselines)
+    baselines = () if recorded else recorded_baselines(config, settings.baseline_names)
     for question in questions:
         for warning in left_out(question.question):
             logger.warning("%s: %s", question.id, warning)

@@ -44,13 +44,13 @@ def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None
     """Return the named baselines (by default all) of the configured strategy (`StrategyConfig.baselines`).
 
     Raises:
-        UsageError: there is no walk of that name.
+        UsageError: there is no baseline of that name.
     """
     own = config.strategy.baselines
     chosen = own if names is None else tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in {*BASELINES, *own}:
-            raise UsageError(f"There is no walk {name!r}{did_you_mean(name, {*BASELINES, *own})}.")
+            raise UsageError(f"There is no baseline {name!r}{did_you_mean(name, {*BASELINES, *own})}.")
     return tuple([_named(name, config) for name in chosen if name in own])
 
 
@@ -69,7 +69,7 @@ class CollectSettings:
         resume: continue an earlier run; nothing is paid twice.
         concurrency: how many questions run at once.
         max_cost_usd: stop before the log costs more than this, in USD, with the calls of earlier runs.
-        walks: the names of the baselines to log too; ("all",) for all, () for none. By default only the guide alone.
+        baselines: those to log too, by name; ("all",) for all, () for none. By default only the guide alone.
         matcher: how answers are judged: exact, label, number, … By default, the form of the questions decides.
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
@@ -84,7 +84,7 @@ class CollectSettings:
     resume: bool = False
     concurrency: int = 8
     max_cost_usd: float | None = None
-    walks: Sequence[str] | None = None
+    baselines: Sequence[str] | None = None
     matcher: str | Matcher | None = None
     dataset: str | None = None
     limit: int | None = None
@@ -99,9 +99,9 @@ class CollectSettings:
             object.__setattr__(self, "matcher", get_matcher(self.matcher))
 
     @property
-    def baselines(self) -> Sequence[str]:
+    def baseline_names(self) -> Sequence[str]:
         """The names of the baselines to log."""
-        named = [GUIDE_ONLY] if self.walks is None else list(self.walks)
+        named = [GUIDE_ONLY] if self.baselines is None else list(self.baselines)
         return [] if named == ["none"] else BASELINES if named == ["all"] else named
 
 

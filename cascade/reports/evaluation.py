@@ -93,11 +93,11 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     names = _FIGURES | ({"right": "same"} if promise.rules.compares else {})  # as in a study
     names |= {"loss": "mean loss"} if promise.rules.graded else {}
     whose = f"{counted(size, 'request')} of {counted(groups, 'group')}"
-    lines.append(f"Played on {whose}: {names['loss']} {_cell('loss', first)}.")
+    lines.append(f"Replayed on {whose}: {names['loss']} {_cell('loss', first)}.")
     notes = {f"fewer than {LEAST_GROUPS} groups are too few for an interval": groups < LEAST_GROUPS}
     notes[f"for {distinct.n - size:,} more requests the log lacks a call that the policy makes"] = distinct.n > size
     loses = "" if fresh_lost is None else f"; it loses {fresh_lost:.3f} of the {fresh.n:,} others"
-    notes[f"{seen:,} requests made or prove the policy, and flatter it{loses}"] = seen > 0
+    notes[f"{seen:,} requests were used to fit or certify the policy, and flatter it{loses}"] = seen > 0
     lines += [f"Note: {text}." for text, so in notes.items() if so]
     rows = [(text, *(_cell(key, shares) for shares in figures.values())) for key, text in names.items()]
     document = {"log": log.name, "promise": asdict(promise), "requests": size, "groups": groups, "figures": figures}
@@ -203,7 +203,7 @@ def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) 
     used = log.n - unseen(log, read.requests.fitted, read.requests.chose, read.requests.certified).n
     lines = [f"Audits: {f'{alarmed} of {len(rows)} certificates no longer hold' if alarmed else 'no alarm'}."]
     notes = {"are no audits, and left out": audits.others, "have no date, and count first": audits.undated}
-    notes["made or prove the policy, and support it even if the traffic has changed"] = used
+    notes["were used to fit or certify the policy, and support it even if the traffic has changed"] = used
     lines += [f"Note: {number:,} requests {text}." for text, number in notes.items() if number]
     texts = [
         tuple(["–" if raw is None else f"{raw:.3g}" if isinstance(raw, float) else str(raw) for raw in row.values()])

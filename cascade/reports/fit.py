@@ -99,8 +99,8 @@ def _next(done: Fit, output: str | None) -> str:
         if not output:
             return "Next: write it with -o DIRECTORY."
         models = " and ".join(dict.fromkeys(node.model or node.name for node in done.log.nodes))
-        local = ": cascade init --local" if done.log.name in {DEMO_LADDER, DEMO_REQUESTS} else ""
-        return f"Next: put policy: {output} into a cascade.yaml with {models}{local}."
+        local = " (cascade init --local)" if done.log.name in {DEMO_LADDER, DEMO_REQUESTS} else ""
+        return f"Next: set policy: {output} in a cascade.yaml with {models}{local}."
     least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
     if done.log.n < least:
         proof = f"{least:,} prove a risk of {percent(done.promise.risk)} if nothing is lost"

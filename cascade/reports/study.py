@@ -37,17 +37,17 @@ def study_report(study: Study, command: str | None = None, addable: Sequence[Sig
 def _signals_table(study: Study, signals: Sequence[Signal]) -> Table:
     """Return a table of what `fit` costs without a signal, with each and with all, and what each signal costs."""
     rows = {row.name: row for row in study.rows}
-    columns = ("signal", "cost of fit", "USD per 1,000", "keeps", "to add, USD")
+    columns = ("signal", "cost of fit", "USD per 1,000", "break-even", "to add, USD")
     without = rows.get(NO_SIGNAL, rows[SERVED]).cost_share
     lines = [("none", share(without.mean), "–", share(study.why.asked_again), "–")] if without else []
     for signal in map(partial(_signal, study), signals):
         price, adds = signal["usd_per_1000"], signal["adds_usd"]
-        figures = share(signal["cost_share"]), "–" if price is None else f"{price:.3g}", share(signal["keeps"])
+        figures = share(signal["cost_share"]), "–" if price is None else f"{price:.3g}", share(signal["break_even"])
         lines.append((signal["name"], *figures, "–" if adds is None else f"{adds:.3g}"))
     if len(study.why.signals) > 1:
         served = rows[SERVED].cost_share
         lines.append(("all", share(served and served.mean), "–", "–", "–"))
-    return Table("cost: a share of the reference's; keeps: answers to keep so that it pays", columns, tuple(lines))
+    return Table("cost: a share of the reference's; break-even: answers to keep so that it pays", columns, tuple(lines))
 
 
 def _signal(study: Study, signal: Signal) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _signal(study: Study, signal: Signal) -> dict[str, Any]:
         "is_held": signal.is_held,
         "cost_share": None if interval is None else interval.mean,
         "usd_per_1000": price,
-        "keeps": signal.keeps,
+        "break_even": signal.break_even,
         "adds_usd": None if signal.is_held or price is None else price * (study.requests + study.repeated) / 1_000,
     }
 
@@ -187,7 +187,7 @@ def _why_table(study: Study) -> Table:
         rows.append(("no policy on these calls can save more than", tenths(1 - study.bound)))
     needed = {"something cheaper": diagnosis.proves, "half of what the signal could save": diagnosis.saves_half}
     for name, number in needed.items():
-        rows.append((f"requests that prove {name}, about", "–" if number is None else f"{number:,}"))
+        rows.append((f"requests needed to prove {name}, about", "–" if number is None else f"{number:,}"))
     return Table("Why", ("", "figure"), tuple(rows))
 
 

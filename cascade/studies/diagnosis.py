@@ -33,7 +33,7 @@ class Signal(NamedTuple):
         name: the source: log-prob, judge, second model …
         names: the log's signals from this source; `nodes` are the nodes that bring only these.
         cost_nano_usd: its mean cost per request; None if unknown.
-        keeps: the share of answers that must be kept so that it pays (`keeps`); None if unknown.
+        break_even: the share of answers that must be kept so that it pays (`break_even`); None if unknown.
         is_held: whether the log has it.
     """
 
@@ -41,11 +41,11 @@ class Signal(NamedTuple):
     names: frozenset[str]
     nodes: tuple[int, ...]
     cost_nano_usd: float | None
-    keeps: float | None
+    break_even: float | None
     is_held: bool = True
 
 
-def keeps(log: Log, cost_nano_usd: float | None) -> float | None:
+def break_even(log: Log, cost_nano_usd: float | None) -> float | None:
     """Return the share of first answers to keep for a cascade to cost no more than its reference; None if unknown.
 
     It assumes that the reference costs its mean on the requests that are kept. Above 1, the cascade never pays.
@@ -79,7 +79,7 @@ def signals_of(log: Log) -> tuple[Signal, ...]:
         listed.append(("second model", frozenset({AGREEMENT}), seconds))
     rows = log.priced
     costs = [float(log.cost_nano_usd[rows][:, own].sum(axis=1).mean()) if rows.any() else None for *_, own in listed]
-    return tuple([Signal(*each, cost, keeps(log, cost)) for each, cost in zip(listed, costs, strict=True)])
+    return tuple([Signal(*each, cost, break_even(log, cost)) for each, cost in zip(listed, costs, strict=True)])
 
 
 def limited(log: Log, signals: Sequence[Signal], every: Sequence[Signal]) -> Log:

@@ -106,9 +106,9 @@ def counted_as(read: PolicyDirectory, shares: Mapping[int, float]) -> Check:
         if delta is not None and certificate.level is not None and certificate.level > most * delta * _ROUNDED:
             text = f"its level is {certificate.level:.3g}, and fit {number or 1} may spend {most * delta:.3g}"
             return Check("attempts", False, f"{whom}{text}")
-    rest = "" if shares else "; no count of it lies in the folder of this log"
+    rest = "" if shares else "; the folder of this log has no count"
     numbers = ", ".join(sorted({f"fit {each.attempts}" for each in read.certificates.values() if each.attempts}))
-    return Check("attempts", True, f"{numbers or 'it is unknown which fit'} of these requests{rest}")
+    return Check("attempts", True, f"{numbers or 'a fit of unknown number'} of these requests{rest}")
 
 
 def same_reference(read: PolicyDirectory, reference: str | None) -> Check:

@@ -121,7 +121,7 @@ def questions(count: int) -> list[AskedQuestion]:
 
 def work(folder: str, address: str, count: int) -> None:
     """Collect, in a process of its own."""
-    collecting = CollectSettings(resume=True, concurrency=THREADS, walks=["all"])
+    collecting = CollectSettings(resume=True, concurrency=THREADS, baselines=["all"])
     collect(load(settings(address)), questions(count), Path(folder) / "log.jsonl", collecting)
 
 

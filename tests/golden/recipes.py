@@ -107,6 +107,6 @@ def log_of(name: str) -> Path:
 def collected(name: str, path: Path) -> None:
     """Ask every model of a cascade every question, and write the log."""
     settings = config(name)
-    walks = ["guide only"] if name == "rounds" else []
-    collecting = CollectSettings(concurrency=1, walks=walks, matcher="exact", dataset=name)
+    baselines = ["guide only"] if name == "rounds" else []
+    collecting = CollectSettings(concurrency=1, baselines=baselines, matcher="exact", dataset=name)
     collect(settings, asked(), path, collecting, providers={"fake": FakeProvider(said)})

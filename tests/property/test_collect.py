@@ -88,7 +88,7 @@ CONCURRENCY = st.sampled_from([1, 2, 8])
 def run(
     log: Path, made: CascadeConfig, numbers: Sequence[int], walks: Sequence[str], models: Models, **options: Any
 ) -> Collected:
-    settings = CollectSettings(**{"resume": True, "concurrency": 1, "walks": walks, "matcher": "exact", **options})
+    settings = CollectSettings(**{"resume": True, "concurrency": 1, "baselines": walks, "matcher": "exact", **options})
     return collect(made, asked(numbers), log, settings, providers={"fake": models.provider})
 
 

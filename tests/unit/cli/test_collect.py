@@ -87,12 +87,12 @@ def test_json_is_one_document_on_stdout_with_what_was_paid(cli):
     ("flags", "walks"),
     [
         (("--limit", "2", "--dataset", "mine", "--matcher", "number:rel=0.1"), {"guide only"}),
-        (("--walk", "none"), set()),
-        (("--walk", "guide only", "--walk", "LLM-exit, guide"), {"guide only", "LLM-exit, guide"}),
-        (("--walk", "all"), set(BASELINES)),
+        (("--baseline", "none"), set()),
+        (("--baseline", "guide only", "--baseline", "LLM-exit, guide"), {"guide only", "LLM-exit, guide"}),
+        (("--baseline", "all"), set(BASELINES)),
     ],
 )
-def test_which_walks_are_logged_is_chosen(cli, flags, walks):
+def test_which_baselines_are_logged_is_chosen(cli, flags, walks):
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags).code == 0
     assert {row["walk"] for row in rows()} - {None} == walks
     limited = "--limit" in flags
@@ -134,7 +134,7 @@ def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli, scripted):
     [
         (("--max-cost", "0"), "--max-cost is an amount in USD above 0, not 0.0"),
         (("--max-cost", "much"), "--max-cost"),
-        (("--walk", "guide onli"), "There is no walk 'guide onli'"),
+        (("--baseline", "guide onli"), "There is no baseline 'guide onli'"),
         (("--matcher", "exactly"), "There is no matcher 'exactly'"),
         (("--limit", "0"), "--limit"),
         (("-c", "nowhere.yaml"), "nowhere.yaml"),
@@ -199,7 +199,11 @@ def test_a_node_is_added_to_a_log_and_wrong_options_are_refused(cli, settings):
     document = json.loads(ran.out)
     assert (ran.code, document["questions"], document["rows"], document["made_calls"]) == (0, 3, 9, 3)
     assert [row["source"] for row in rows("wider.jsonl")] == ["small", "middle", "large"] * 3
-    for wrong in (("--only", "fourth"), ("--only", "third", "--walk", "none"), ("--only", "third", "--map", "id=name")):
+    for wrong in (
+        ("--only", "fourth"),
+        ("--only", "third", "--baseline", "none"),
+        ("--only", "third", "--map", "id=name"),
+    ):
         assert cli("collect", "log.jsonl", *wrong, "-o", "new.jsonl").code == 2
 
 

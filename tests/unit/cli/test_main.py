@@ -138,7 +138,7 @@ def test_a_server_that_cannot_listen_ends_at_once_with_2(cli, fake_config, serve
     assert (ran.code, ran.out) == (2, "")
 
 
-RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
+RENAMED = {"max_cost_usd": "max_cost", "baselines": "baseline"}
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_configured_judge_has_the_price_of_adding_it(cli, written, tmp_path):
     (found,) = cli("prove", written(rows), *QUICK, "--json").document["studies"]
     scored, judge = found["signals"]
     assert [(signal["name"], signal["is_held"]) for signal in (scored, judge)] == [("log-prob", True), ("judge", False)]
-    assert (scored["usd_per_1000"], scored["keeps"]) == (0, pytest.approx(1 / 9))
+    assert (scored["usd_per_1000"], scored["break_even"]) == (0, pytest.approx(1 / 9))
     assert judge["adds_usd"] == pytest.approx(0.06 * judge["usd_per_1000"])
     assert 120 < judge["usd_per_1000"] < 400
     (tmp_path / "cascade.yaml").write_text("models: {base: 1")

@@ -47,7 +47,7 @@ PRICED = {
     "guide": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
 }
 ROUNDS = 3
-SHARED: Mapping[str, Any] = {"matcher": "exact", "dataset": "rivers", "concurrency": 1, "walks": ()}
+SHARED: Mapping[str, Any] = {"matcher": "exact", "dataset": "rivers", "concurrency": 1, "baselines": ()}
 RIVERS = ("Danube", "Rhine", "Inn", "Oder")
 
 
@@ -147,7 +147,7 @@ def test_all_steps_are_run_whatever_the_answers_are(log, p_yes):
             return reply("Yes" if p_yes > 0.5 else "No, Inn", p_yes=p_yes)
         return {"exit": "EXIT", "decide": "1"}.get(request.purpose, "Answer: Danube")
 
-    done = collected(log, asked(1, 2), Models(sure), walks=BASELINES)
+    done = collected(log, asked(1, 2), Models(sure), baselines=BASELINES)
     rows = full_walk(log)
     steps = [(row["episode_id"], row["step"], row["source"]) for row in rows]
     assert steps == [(q, step, source) for q in ("q1", "q2") for step in (1, 2, 3) for source in ("base", "guide")]
@@ -163,7 +163,7 @@ def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log):
             return reply("No, Inn", p_yes=0.1)
         return {"exit": "EXIT", "decide": "2"}.get(request.purpose, "Answer: Danube")
 
-    collected(log, asked(1), Models(sure), walks=BASELINES)
+    collected(log, asked(1), Models(sure), baselines=BASELINES)
     by_walk: dict[str, list[Any]] = {}
     for row in rows_of(log):
         if row["walk"] is not None:
@@ -179,7 +179,7 @@ def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log):
 
 
 def test_a_row_says_whose_it_is_and_what_is_right(log):
-    collected(log, asked(1, 2), walks=BASELINES)
+    collected(log, asked(1, 2), baselines=BASELINES)
     rows = rows_of(log)
     for row in rows:
         assert tuple(row) == COLUMNS
@@ -220,7 +220,7 @@ def test_a_matcher_that_wants_the_question_is_told_it(log):
 
 def test_the_questions_keep_their_order_and_the_steps_theirs(log):
     numbers = [7, 3, 9, 1, 4, 8, 2]
-    collected(log, asked(*numbers), walks=BASELINES, concurrency=8)
+    collected(log, asked(*numbers), baselines=BASELINES, concurrency=8)
     ids = [row["episode_id"] for row in rows_of(log)]
     assert list(dict.fromkeys(ids)) == [f"q{n}" for n in numbers]
     assert [ids.index(one) for one in dict.fromkeys(ids)] == sorted(ids.index(one) for one in set(ids))
@@ -259,7 +259,7 @@ def test_a_row_was_made_when_its_call_was(log, monkeypatch):
         add(self, made)
 
     monkeypatch.setattr(Journal, "add", noting)
-    collected(log, asked(1, 2), walks=BASELINES)
+    collected(log, asked(1, 2), baselines=BASELINES)
     rows = rows_of(log)
     assert {row["signals"]["replay"]["request"]: row["created_at"] for row in rows} == recorded
 
@@ -409,12 +409,12 @@ def test_a_question_with_a_failed_call_is_left_out_and_named_and_asked_again(log
 
 def test_a_named_walk_that_fails_leaves_the_steps_in_the_log(log):
     models = Models(fails=lambda one: AuthenticationError("no key") if one.purpose == "exit" else None)
-    done = collected(log, asked(1), models, walks=[GUIDE_ONLY, "LLM-exit, base"])
+    done = collected(log, asked(1), models, baselines=[GUIDE_ONLY, "LLM-exit, base"])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
     assert [name for name, _ in done.failures] == ["q1"]
-    collected(log, asked(1), models, resume=True, walks=["LLM-exit, base", GUIDE_ONLY])
+    collected(log, asked(1), models, resume=True, baselines=["LLM-exit, base", GUIDE_ONLY])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
-    collected(log, asked(1), resume=True, walks=[GUIDE_ONLY, "LLM-exit, base"])
+    collected(log, asked(1), resume=True, baselines=[GUIDE_ONLY, "LLM-exit, base"])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY, "LLM-exit, base"}
 
 
@@ -583,16 +583,16 @@ def test_another_walk_pays_for_what_is_new_and_what_was_paid_for_other_questions
     models = Models()
     collected(log, asked(1, 2, 3), models)
     before = len(models.requests)
-    done = collected(log, asked(1, 2, 3), models, walks=BASELINES[:1], resume=True)
+    done = collected(log, asked(1, 2, 3), models, baselines=BASELINES[:1], resume=True)
     assert len(models.requests) - before == done.progress.made_calls == 3
-    collected(log, asked(1, 2, 3), models, walks=BASELINES, resume=True)
+    collected(log, asked(1, 2, 3), models, baselines=BASELINES, resume=True)
     assert models.paid_twice == []
     whole, paid = log.read_bytes(), len(models.requests)
-    done = collected(log, asked(2), models, walks=BASELINES, resume=True)
+    done = collected(log, asked(2), models, baselines=BASELINES, resume=True)
     assert {row["episode_id"] for row in rows_of(log)} == {"q2"}
     assert done.unused_calls > 0
     assert journal_of(log).exists()
-    done = collected(log, asked(1, 2, 3), models, walks=BASELINES, resume=True)
+    done = collected(log, asked(1, 2, 3), models, baselines=BASELINES, resume=True)
     assert (log.read_bytes(), len(models.requests), done.unused_calls) == (whole, paid, 0)
     assert not journal_of(log).exists()
 
@@ -729,7 +729,7 @@ def assert_replays(log: Path, *numbers: int, answer: Callable[[Request], Any] = 
 
 @pytest.mark.parametrize("policy", [{"kind": "fixed", "depth": ROUNDS}, {"kind": "uala", "threshold": 0.2}])
 def test_a_collected_log_replays_to_the_same_steps(log, policy):
-    collected(log, asked(*range(5)), walks=BASELINES, concurrency=4)
+    collected(log, asked(*range(5)), baselines=BASELINES, concurrency=4)
     assert_replays(log, *range(5), policy=policy)
     with (
         Orchestrator.from_config(config(policy=policy, provider=f"replay:{log}")) as again,
@@ -741,7 +741,7 @@ def test_a_collected_log_replays_to_the_same_steps(log, policy):
 @pytest.mark.parametrize("place", ["base", "guide"])
 def test_a_named_walk_replays_as_itself(log, place):
     """The same model is asked twice at a step, with other words before it: each walk must get its own answer."""
-    collected(log, asked(*range(5)), walks=BASELINES)
+    collected(log, asked(*range(5)), baselines=BASELINES)
     assert_replays(log, *range(5), strategy={"kind": "exit", "model": place, "rounds": ROUNDS})
 
 

@@ -269,7 +269,7 @@ def judged(n: int, *, second: bool = False) -> Log:
 def test_what_a_signal_saves_and_costs():
     log = judged(600)
     (judge,) = signals_of(log)
-    assert (judge.name, judge.nodes, judge.cost_nano_usd, judge.keeps) == ("judge", (1,), 40.0, 0.09)
+    assert (judge.name, judge.nodes, judge.cost_nano_usd, judge.break_even) == ("judge", (1,), 40.0, 0.09)
     found = study(log, Promise("regret", 0.1, 0.9), splits=3)
     document = study_report(found).document["signals"]
     assert [(signal["usd_per_1000"], signal["adds_usd"]) for signal in document] == [(4e-05, None)]
