@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +22,11 @@ def decoded(text: str | bytes | None) -> Any:
         return json.loads(text or "", parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
+
+
+def now_utc() -> str:
+    """Return the current time, UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def data_object(fields: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from cascade.errors import UsageError, refused_for_good
 from cascade.identity import hash_of, question_id
 from cascade.money import PLAIN_TIERS, PriceTable
 from cascade.policies.signals import purposes_of
+from cascade.text import now_utc
 from cascade.types import ACT, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _head(question: Question) -> dict[str, Any]:
         "context": question.context,
         "segment": question.segment,
         "user": None if question.chat is None else question.chat.user,
-        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "created_at": now_utc(),
         "schema_version": SCHEMA_VERSION,
     }
 

@@ -60,11 +60,6 @@ class ModeStore(Database):
     `cascade` is always a cascade's name, and times (`_s`) are seconds since 1970.
     """
 
-    def _read(self, query: sa.Select[Any], **values: Any) -> list[Any]:
-        """Return the rows that a query finds."""
-        with self.transaction(reading=True) as connection:
-            return list(connection.execute(query, values))
-
     # --- state ---
 
     def begin(self, cascade: str, secret: bytes | None = None) -> tuple[CascadeState, bytes]:
@@ -121,11 +116,11 @@ class ModeStore(Database):
     def observes(self, cascade: str, conversation: str) -> bool:
         """Return whether an observed turn of a conversation is on record."""
         observed = (draws.c.cascade == cascade) & (draws.c.conversation == conversation) & (draws.c.role != "audit")
-        return bool(self._read(sa.select(draws.c.turn).where(observed).limit(1)))
+        return bool(self.rows(sa.select(draws.c.turn).where(observed).limit(1)))
 
     def is_pending(self, trace_id: str) -> bool:
         """Return whether a drawn row waits for its outcome, so that its trace is not complete yet."""
-        return bool(self._read(sa.select(draws.c.turn).where(draws.c.trace_id == trace_id, _PENDING)))
+        return bool(self.rows(sa.select(draws.c.turn).where(draws.c.trace_id == trace_id, _PENDING)))
 
     def settle(self, row: Draw, *, missing: bool = False, differs: bool | None = None) -> CascadeState:
         """Settle a row, and count the audits that need not wait (`state.counted`); return the state.
@@ -172,7 +167,7 @@ class ModeStore(Database):
     def draws(self, cascade: str, *, look: int | None = None) -> list[Draw]:
         """Return drawn rows in the order in which they were drawn; with `look`, only the rows that this look took."""
         query = sa.select(*_DRAW).where(draws.c.cascade == cascade).order_by(draws.c.drawn_s, draws.c.trace_id)
-        return [Draw(*row) for row in self._read(query if look is None else query.where(draws.c.look == look))]
+        return [Draw(*row) for row in self.rows(query if look is None else query.where(draws.c.look == look))]
 
     def counts(self, cascade: str) -> Counts:
         """Return the counts of a cascade's drawn rows."""
@@ -182,7 +177,7 @@ class ModeStore(Database):
     def unknown_audits(self, cascade: str, certificate: str) -> int:
         """Return how many audits of a certificate have ended without a result."""
         audits = (draws.c.cascade == cascade) & (draws.c.certificate == certificate) & ~_PENDING
-        return int(self._read(sa.select(sa.func.count()).where(audits, draws.c.differs.is_(None)))[0][0])
+        return int(self.rows(sa.select(sa.func.count()).where(audits, draws.c.differs.is_(None)))[0][0])
 
     @staticmethod
     def _counts(connection: sa.Connection, state: CascadeState, now_s: float) -> Counts:
@@ -261,11 +256,11 @@ class ModeStore(Database):
 
     def looks(self, cascade: str) -> list[Look]:
         """Return all looks, the earliest first."""
-        return [_look(row) for row in self._read(sa.select(*_LOOK).where(looks.c.cascade == cascade).order_by("look"))]
+        return [_look(row) for row in self.rows(sa.select(*_LOOK).where(looks.c.cascade == cascade).order_by("look"))]
 
     def files(self, cascade: str, look: int) -> dict[str, bytes]:
         """Return the files of the policy that a look certified, by name."""
-        rows = self._read(sa.select(looks.c.files).where(looks.c.cascade == cascade, looks.c.look == look))
+        rows = self.rows(sa.select(looks.c.files).where(looks.c.cascade == cascade, looks.c.look == look))
         return {name: base64.b64decode(text) for (files,) in rows for name, text in json.loads(files).items()}
 
     # --- conversations in which a cheaper model answers, or has answered ---
@@ -285,7 +280,7 @@ class ModeStore(Database):
 
     def is_claimed(self, conversation: str) -> bool:
         """Return whether a cheaper model is answering, or has answered, a turn of a conversation."""
-        return bool(self._read(_WRITTEN, conversation=conversation))
+        return bool(self.rows(_WRITTEN, conversation=conversation))
 
 
 def _resumed(connection: sa.Connection, look: Look, now_s: float) -> Look:

@@ -232,7 +232,7 @@ class Guard:
         if not bad or request.chat is None or _OF_HISTORY.search(str(error)) is None:
             return
         if (conversation := conversation_of(request.chat.messages)) is not None:
-            self._unread[_site(request), conversation] = None
+            self._unread[request.site, conversation] = None
             while len(self._unread) > _MOST_UNREAD:
                 del self._unread[next(iter(self._unread))]
 
@@ -291,16 +291,16 @@ class Guard:
         """Count a failure, except a time-out of a try that had too little time; return the health of the site."""
         from cascade.resilience.health import Health
 
-        request, health = tries.request, self.health.setdefault(_site(tries.request), Health(shared=self.shared))
+        request, health = tries.request, self.health.setdefault(tries.request.site, Health(shared=self.shared))
         error.deployment = request.deployment
         if request.deployment is not None:
             self.tried[request.model, request.deployment, type(error).__name__] += 1
         had_s = time.monotonic() - tries.began_s
         if not isinstance(error, ProviderTimeoutError) or had_s >= _FAIR * tries.limit_s:
             health.failed(error, lost=request.deployment is not None and error.another_may_answer)
-        if self.shared and health.outage(warned_before=_site(request) in self._warned):
-            self._warned.add(_site(request))
-            logger.warning("calls to %s fail: %s", _site(request), error)
+        if self.shared and health.outage(warned_before=request.site in self._warned):
+            self._warned.add(request.site)
+            logger.warning("calls to %s fail: %s", request.site, error)
         return health
 
     def _begun(self, request: Request, deadline: Deadline, limit_s: float, whole_s: float) -> _Tries:
@@ -324,7 +324,7 @@ class Guard:
             from cascade.providers.deployments import ranked
 
             sites = ranked(request, weights)
-            sites.sort(key=lambda at: (health := self.health.get(_site(at))) is not None and health.limited)
+            sites.sort(key=lambda at: (health := self.health.get(at.site)) is not None and health.limited)
         if (first := self._admitted(sites, waits)) is not None:
             return first, sites
         if waits:
@@ -341,7 +341,7 @@ class Guard:
         """
         while sites:
             request = sites.pop(0)
-            site, health, chat = _site(request), self.health.get(_site(request)), request.chat if self._unread else None
+            site, health, chat = request.site, self.health.get(request.site), request.chat if self._unread else None
             if chat is not None and (site, conversation_of(chat.messages)) in self._unread:
                 continue
             if health is not None and (wait_s := health.pause_s()) is not None:
@@ -370,7 +370,7 @@ class Guard:
             self.tried[request.model, deployment, "answered"] += 1
         if notes:
             completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
-        if self.health and (health := self.health.get(_site(tries.request))) is not None:
+        if self.health and (health := self.health.get(tries.request.site)) is not None:
             health.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
@@ -430,10 +430,6 @@ def sort_of(request: Request) -> tuple[Any, ...]:
     """Return the kind of request that a refusal holds for: a client's own field, absent elsewhere, may be its cause."""
     options = {} if request.chat is None else request.chat.options
     return request.site, frozenset(options), str(options.get("reasoning_effort"))[:20]
-
-
-def _site(request: Request) -> str:
-    return request.model if request.deployment is None else request.site
 
 
 def _named(error: ProviderError) -> str:

@@ -276,7 +276,6 @@ def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
     return hour if is_count(short) and is_count(hour) and short + hour == written else None
 
 
-_WRITTEN = ("cache_write_tokens", "cache_creation_tokens")
 _COUNTS: Mapping[str, Mapping[str, str]] = {
     "": {
         "total_tokens": "total",

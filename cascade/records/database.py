@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -249,6 +249,11 @@ class Database(Closed):
                     stack.enter_context(turn.pop_all())
                     return connection
             time.sleep(_POLL_S)
+
+    def rows(self, query: sa.Select[Any], **values: Any) -> Sequence[Any]:
+        """Return the rows that a query finds, in a transaction of its own."""
+        with self.transaction(reading=True) as connection:
+            return connection.execute(query, values).all()
 
     def now_s(self) -> float:
         """Return the time by the database server's clock, in seconds since 1970, since those of replicas may differ."""

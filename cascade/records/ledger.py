@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -27,6 +26,7 @@ from cascade.money import exact_dollars
 from cascade.records import link
 from cascade.records.database import Database, accounts, holds, insert, resets
 from cascade.safety import redact
+from cascade.text import now_utc
 
 T = TypeVar("T")
 _TRIES = 3
@@ -271,13 +271,9 @@ class SqlLedger:
         lost = sa.select(holds).where((holds.c.expires_s <= late_s) | (holds.c.owner == (owner or "")))
         with self._writing:
             own = [row for lease in self._leases.values() for row in lease.rows]
-            for row in _lasting(lambda: self._all(lost.where(holds.c.id.not_in(own)))):
+            for row in _lasting(lambda: self._database.rows(lost.where(holds.c.id.not_in(own)))):
                 count += _lasting(lambda row=row: self._recovered(row))  # type: ignore[misc]
         return count
-
-    def _all(self, query: sa.Select[Any]) -> Sequence[Any]:
-        with self._database.transaction(reading=True) as connection:
-            return connection.execute(query).all()
 
     def _recovered(self, row: Any) -> bool:
         names = row.accounts.split(_BETWEEN) if row.accounts else []
@@ -294,7 +290,7 @@ class SqlLedger:
         with self._writing:
             if name in self._leases:
                 self._write([name])
-            rows = _lasting(lambda: self._all(sa.select(accounts).where(accounts.c.name == name)))
+            rows = _lasting(lambda: self._database.rows(sa.select(accounts).where(accounts.c.name == name)))
             with self._lock:
                 lease = self._leases.get(name, Lease())
                 balances = [
@@ -349,7 +345,7 @@ class SqlLedger:
         with self._database.transaction() as connection:
             connection.execute(_MADE, {"name": name})
             row = connection.execute(_LOCKED, {"names": [name], "now_s": 0.0}).one()
-            number, at = row.resets + 1, datetime.now(UTC).isoformat(timespec="milliseconds")
+            number, at = row.resets + 1, now_utc()
             record = {"account": name, "number": number, "who": who, "reset_at": at, "spent": row.spent}
             connection.execute(sa.insert(resets), record)
             zeros = sa.update(accounts).where(accounts.c.name == name)

@@ -74,17 +74,15 @@ class Store(Database):
     def latest(self, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
         """Return these columns of the latest rows, up to a number, in the order they were written; raise as `read`."""
         query = sa.select(*(episodes.c[name] for name in columns)).order_by(episodes.c.id.desc()).limit(most)
-        with self.transaction(reading=True) as connection:
-            latest = connection.execute(query).mappings().all()
-        return [dict(row) for row in reversed(latest)]
+        return [row._asdict() for row in reversed(self.rows(query))]
 
     def count(
         self, where: Mapping[str, str] | None = None, before: datetime | None = None, user: str | None = None
     ) -> int:
         """Return the number of rows that match a filter, a time and a user. Raises as `read` does."""
         chosen = [*_conditions(where), *_chosen(before, user)]
-        with self.transaction(reading=True) as connection:
-            return int(connection.scalar(sa.select(sa.func.count()).select_from(episodes).where(*chosen)) or 0)
+        ((number,),) = self.rows(sa.select(sa.func.count()).select_from(episodes).where(*chosen))
+        return int(number)
 
     def add_feedback(self, row: Mapping[str, Any]) -> bool:
         """Write later feedback on an answer; return False, and write nothing, if its reviewer has judged it before.
@@ -100,14 +98,12 @@ class Store(Database):
     def feedback(self) -> list[dict[str, Any]]:
         """Return all feedback in the order of time. Raises as `read` does."""
         query = sa.select(feedback).order_by(feedback.c.created_at, *feedback.primary_key)
-        with self.transaction(reading=True) as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+        return [row._asdict() for row in self.rows(query)]
 
     def models_of(self, episode_id: str) -> list[str]:
         """Return the models that were asked in an episode, in order; empty if the episode does not exist."""
         query = sa.select(episodes.c.model).where(episodes.c.episode_id == episode_id).order_by(episodes.c.id)
-        with self.transaction(reading=True) as connection:
-            return list(dict.fromkeys(connection.scalars(query)))
+        return list(dict.fromkeys(model for (model,) in self.rows(query)))
 
     def purge(self, before: datetime | None = None, *, user: str | None = None, content_only: bool = False) -> int:
         """Remove rows, or only their texts; return how many. SQLite overwrites removed data with zeros.
@@ -165,12 +161,11 @@ class Store(Database):
         selected, last = [episodes.c.id, *(episodes.c[name] for name in columns)], 0
         while True:
             query = sa.select(*selected).where(episodes.c.id > last, *chosen).order_by(episodes.c.id)
-            with self.transaction(reading=True) as connection:
-                step = connection.execute(query.limit(_ROWS_PER_READ)).mappings().all()
-            yield from map(dict, step)
+            step = self.rows(query.limit(_ROWS_PER_READ))
+            yield from (row._asdict() for row in step)
             if len(step) < _ROWS_PER_READ:
                 return
-            last = step[-1]["id"]
+            last = step[-1].id
 
     def _remove(self, chosen: Conditions) -> int:
         """Delete rows, a few hundred per transaction, so that other writers wait little and the journal stays short."""

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -33,6 +32,7 @@ from cascade.logs.schema import hashed
 from cascade.records import link
 from cascade.records.address import Address, parse
 from cascade.records.rows import Content, rows_of
+from cascade.text import now_utc
 from cascade.types import Answer
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class TraceWriter(Closed):
         question = answer.question
         head = {
             "episode_id": str(uuid4()),
-            "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "created_at": now_utc(),
             **(columns or {}),
         }
         texts = (call.completion.text for call in answer.calls if call.completion is not None)

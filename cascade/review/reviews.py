@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -123,11 +122,6 @@ class Reviews(NamedTuple):
         return {judgement.pair: judgement for judgement in self.judgements if judgement.reviewer == reviewer}
 
 
-def now() -> str:
-    """Return the current time, UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 def reviews_at(location: Location) -> Reviews | None:
     """Return the judgements at a location; None if no review has begun there.
 
@@ -204,10 +198,10 @@ def _url(location: Location) -> str:
 
 
 def _read(database: Database) -> Reviews | None:
-    with database.transaction(reading=True) as connection:
-        begun, *later = connection.scalars(sa.select(lines.c.line).order_by(lines.c.number)).all() or (None,)
-    if begun is None:
+    stored = [row.line for row in database.rows(sa.select(lines.c.line).order_by(lines.c.number))]
+    if not stored:
         return None
+    begun, *later = stored
     last: dict[tuple[str, PairId], Judgement] = {}
     try:
         terms = Terms(**json.loads(begun))

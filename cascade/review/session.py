@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from cascade.conformal.monitor import is_drawn, uniform
 from cascade.review.pairs import Output, Pair, PairId
-from cascade.review.reviews import Better, Judgement, Side, Terms, now
+from cascade.review.reviews import Better, Judgement, Side, Terms
+from cascade.text import now_utc
 
 _RIGHT = {"r": "right", "w": "wrong"}
 _BETTER = {"1": "first better", "2": "second better", "=": "equal", "0": "both bad"}
@@ -131,7 +132,7 @@ class Session:
     def _judge(self, sides: Sides, verdict: Better, *rights: bool | None) -> Pressed:
         """Record a judgement, with whether the first and the second output are right, and show the next pair."""
         output, reference = rights if sides.first == "output" else rights[::-1]
-        judgement = Judgement(*sides.pair.id, sides.first, verdict, output, reference, self._reviewer, now())
+        judgement = Judgement(*sides.pair.id, sides.first, verdict, output, reference, self._reviewer, now_utc())
         self.judged[sides.pair.id] = judgement
         self._earlier.append(sides.pair)
         self._show_next()

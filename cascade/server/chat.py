@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +26,7 @@ from cascade.server.feedback import AnswerFeedback
 from cascade.server.metrics import Metrics
 from cascade.server.receipts import Receipt
 from cascade.telemetry import Traceparent
+from cascade.text import now_utc
 from cascade.types import Answer, Question
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class HttpExchange:
 
     def logged(self, method: str, path: str, status: int) -> dict[str, Any]:
         """Return the request's line for the access log, once it has ended."""
-        receipt, now = self.receipt, datetime.now(UTC).isoformat(timespec="milliseconds")
+        receipt, now = self.receipt, now_utc()
         cost = None if receipt is None or receipt.cost_nano_usd is None else float(usd(receipt.cost_nano_usd))
         return {
             "time": now, "trace_id": self.trace_id, "key": self.key, "method": method,

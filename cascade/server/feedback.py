@@ -11,7 +11,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,6 +26,7 @@ from cascade.server import auth
 from cascade.server.body import read_object
 from cascade.server.dialects import encoded
 from cascade.server.errors import GatewayError
+from cascade.text import now_utc
 from cascade.types import Answer
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class AnswerFeedback:
             if feedback.better is not None and feedback.better not in {*models, *_NEITHER}:
                 choices = ", ".join([*models, *sorted(_NEITHER)])
                 raise GatewayError(400, f"better: for this answer it must be one of {choices}.", param="better")
-            new = store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
+            new = store.add_feedback({**row, "created_at": now_utc()})
             return list(models), new
 
     def _counted(self, feedback: Feedback, *, judges: bool) -> tuple[bool, str]:
