@@ -163,14 +163,14 @@ def nano_of(option: str, amount_usd: float | None) -> int | None:
 _LIST_AT_MOST = 16
 
 
-def refuse(problems: Iterable[str]) -> None:
-    """Raise one UsageError that lists all problems; return if there are none.
+def refuse(problems: Iterable[str], about: str = "") -> None:
+    """Raise one UsageError that lists all problems, after what they are about; return if there are none.
 
     >>> refuse(share_problems(alpha=0.1))
     """
     listed = list(problems)
     if listed:
-        raise UsageError("; ".join(listed) + ".")
+        raise UsageError(f"{about and f'{about}: '}{'; '.join(listed)}.")
 
 
 def hint_at(word: str, known: Iterable[str]) -> str:

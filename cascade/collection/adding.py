@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cascade.checks import did_you_mean
+from cascade.checks import did_you_mean, refuse
 from cascade.config import CascadeConfig
 from cascade.episodes.journal import is_call
 from cascade.errors import BadResponseError, ProviderError, RefusedError, UsageError, refused_for_good
@@ -70,9 +70,7 @@ class LoggedCalls:
             count[node.name, node.purpose] += number not in adds
         for row in rows:
             self._episodes.setdefault(row["episode_id"], _Episode(row)).add(dict(row))
-        problems = list(self._problems(plan))
-        if problems:
-            raise UsageError(f"No node can be added to this log: {'; '.join(problems)}.")
+        refuse(self._problems(plan), "No node can be added to this log")
 
     def _problems(self, plan: Plan) -> Iterator[str]:
         logged = {name for episode in self._episodes.values() for name, *_ in episode.walked}

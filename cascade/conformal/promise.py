@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from cascade.checks import did_you_mean, share_problems
+from cascade.checks import did_you_mean, refuse, share_problems
 from cascade.conformal.path import Jumps, Walks, hopeless, loss_jumps, missed_jumps, stopped
 from cascade.errors import UsageError
 from cascade.registry import Registry, code_of, of_ones_own, subclass_of
@@ -295,8 +295,7 @@ class Promise:
         elif not kind.of_set and self.confidence is None:
             problems.append(f"{self.kind} needs a confidence, as in 0.9")
         problems += share_problems(ends=True, rate=self.rate)
-        if problems:
-            raise UsageError(f"This cannot be promised: {'; '.join(problems)}.")
+        refuse(problems, "This cannot be promised")
 
     @property
     def rules(self) -> Kind:

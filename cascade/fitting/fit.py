@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from cascade.checks import did_you_mean, share_problems, whole_problems
+from cascade.checks import did_you_mean, refuse, share_problems, whole_problems
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certificate import plain
 from cascade.conformal.certify import Certified, certify, path_of, points_of, spent
@@ -139,8 +139,7 @@ class FitSettings:
             problems.append(f"a policy is a kind, with its settings or without, or a Policy, not {policy!r}")
         if self.expires_days is not None and self.expires_days not in range(_MOST_DAYS):
             problems.append(f"a certificate expires after 0 days or more, less than {_MOST_DAYS:,}")
-        if problems:
-            raise UsageError(f"This cannot be fitted: {'; '.join(problems)}.")
+        refuse(problems, "This cannot be fitted")
 
     @property
     def risks(self) -> Mapping[str, float]:

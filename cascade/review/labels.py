@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cascade.checks import refuse
 from cascade.conformal.monitor import is_drawn
 from cascade.conformal.promise import kind_of
 from cascade.episodes.reading import Judgements
-from cascade.errors import UsageError
 from cascade.logs.columns import Row
 from cascade.review.pairs import Compared, PairId
 from cascade.review.reviews import ASKS, Reviews, Terms
@@ -65,6 +65,5 @@ def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
         problems.append(f"{kind} needs right or wrong for both outputs, and the reviews asked only which is better")
     if kind not in ASKS:
         problems.append(f"reviews do not determine {kind}; ask for --promise {' or '.join(ASKS)}")
-    if problems:
-        raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")
+    refuse(problems, "These reviews cannot be used")
     return terms
