@@ -50,7 +50,7 @@ def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None
     chosen = own if names is None else tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in {*BASELINES, *own}:
-            raise UsageError(f"There is no baseline {name!r}{did_you_mean(name, {*BASELINES, *own})}.")
+            raise UsageError(f"There is no baseline {name!r}{did_you_mean(name, {'all', 'none', *BASELINES, *own})}.")
     return tuple([_named(name, config) for name in chosen if name in own])
 
 

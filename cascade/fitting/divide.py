@@ -107,7 +107,7 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
     """
     names = in_random_order(log.groups, seed)
     if len(names) < 2:
-        raise UsageError(f"All requests of {log.name} belong to one group, so none is left to certify.")
+        raise UsageError(f"{log.name} has too few groups of requests here: one must learn, another certify. Log more.")
     rows = log.in_groups(set(names[: min(len(names) - 1, max(1, round(learns * len(names))))]))
     return Parts(log.take(rows), log.take(~rows))
 

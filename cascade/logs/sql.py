@@ -40,7 +40,7 @@ _MACROS = {WHOLE: ("whole", _INTEGERS), NUMBER: ("number", _NUMBERS), TRUTH: ("t
 ROWS_A_GROUP = 16_384
 """Rows per row group of a Parquet file."""
 _UNKNOWN_AT_MOST = 50
-NO_QUESTION = "question is null"
+NO_QUESTION = "question is null, as in rows below a merged cell"
 
 
 @dataclass(slots=True)
