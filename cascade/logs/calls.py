@@ -340,7 +340,12 @@ def place_calls(tables: Tables, preset: Preset, options: ImportOptions, models: 
     """Create the view `placed`: the calls with their episode, step and place, and the values that an episode shares.
 
     `models` are the steps, in order; if there are none, each call is a step, in the order of time.
+
+    Raises:
+        UsageError: two of the models get one name.
     """
+    if len({options.rename.get(name, name) for name in models}) < len(models):
+        raise UsageError(f"--rename gives two of these models one name: {', '.join(models)}.")
     duck = tables.duck
     prefixes = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
     named = "digest(question, context)" if preset.runs else "NULL"

@@ -386,6 +386,8 @@ def test_costs_and_names_by_hand(tmp_path):
         ("b", "b", 500_000_000, "the table"),
     ]
     assert dropped.notes.total() == 3  # the costs of b and c, the name d
+    with pytest.raises(UsageError, match="--rename"):
+        rows_of(tmp_path / "t.csv", rename={"a": "x", "b": "x"})
 
 
 def test_a_model_without_values_was_not_asked_unless_a_later_one_was(tmp_path):
