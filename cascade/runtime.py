@@ -226,7 +226,7 @@ class Runtime:
         model: str | None = None,
         only: RunPlan | None = None,
         trace_id: str | None = None,
-        traced: bool = True,
+        later: bool = False,
         audit: bool = False,
         key: str | None = None,
     ) -> Started:
@@ -240,7 +240,7 @@ class Runtime:
             model: the name of one of the configured models: only it is asked, and no policy decides.
             only: run this plan instead of the policy's.
             trace_id: the id of the episode in the traces.
-            traced: whether to write a trace.
+            later: whether the trace of an answer is written later, with further calls; that of a failure is not.
             audit: whether to run it to the end for an audit that the caller counts.
             key: the name of the server's key: its budget counts (`budget.caps`), and traces name it as the user.
 
@@ -259,11 +259,11 @@ class Runtime:
         if serving is not None and not audit:  # the caller's audits are counted by the modes
             walk = serving.counted(walk)
         trace = None
-        if traced and self.traces is not None:
+        if self.traces is not None:
             from cascade.records.recorder import TraceRecorder
 
             trace = TraceRecorder(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
-            walk = trace.follow(parsed, walk)
+            walk = trace.follow(parsed, walk, later=later)
         return Started(self, walk, plan, trace, deadline, key)
 
     async def complete(self, request: Request) -> Completion:

@@ -33,8 +33,8 @@ class TraceRecorder:
     key: str | None = None
     _done: Future[None] | None = field(default=None, init=False)
 
-    def follow(self, question: Question, walk: Walk) -> Walk:
-        """Run the walk unchanged, and pass its result to the writer when it ends."""
+    def follow(self, question: Question, walk: Walk, *, later: bool = False) -> Walk:
+        """Run the walk unchanged, and pass its result to the writer when it ends; with `later`, only if it fails."""
         steps: list[Step] = []
         loose: list[tuple[Request, Completion]] = []  # since the last step
         event: Request | Step | None = None
@@ -54,7 +54,8 @@ class TraceRecorder:
                 event = walk.send(sent)
         except StopIteration as end:
             answer: Answer = end.value
-            self._submit(answer)
+            if not later:
+                self._submit(answer)
             return answer
         except (ProviderError, BudgetExceededError) as error:
             stepped = sum(len(step.calls) for step in steps)

@@ -149,8 +149,7 @@ class Admission:
         """Admit a request with a key. Raises GatewayError (429) if the key has sent too many in a minute."""
         limits = (owner and owner.limits) or self.settings.limits
         key = None if owner is None else owner.name
-        requests = self.bucket(key, "requests", limits.requests_per_minute)
-        if requests is not None:
+        if (requests := self.bucket(key, "requests", limits.requests_per_minute)) is not None:
             if wait_s := requests.wait_s():
                 _refuse(f"This key sends more than {limits.requests_per_minute} requests per minute.", wait_s)
             requests.spend(1)
@@ -213,8 +212,7 @@ class Visit:
     def end(self) -> None:
         """Give back what the request has taken, and spend its tokens; if they are unknown, a quarter of its bytes."""
         spent = self.tokens or (self._places and (self._bytes + self.sent) // 4)
-        tokens = self.admission.bucket(self.key, "tokens", self.limits.tokens_per_minute)
-        if tokens is not None:
+        if (tokens := self.admission.bucket(self.key, "tokens", self.limits.tokens_per_minute)) is not None:
             tokens.spend(spent)
         self.admission.places.give_back(self.key, self._places)
         self.admission.buffered.give_back(self.key, self._bytes)

@@ -350,7 +350,9 @@ class Edge:
 
     def _ended(self, exchange: HttpExchange, method: str, path: str) -> None:
         """Count a request that has ended, log it, and give back what it took."""
-        if (visit := exchange.visit) is not None:
+        if (visit := exchange.visit) is not None and not exchange.calls:
+            visit.end()
+        elif visit is not None:
             asyncio.gather(*exchange.calls, return_exceptions=True).add_done_callback(lambda _: visit.end())
         status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._tools.access
         if exchange.model is not None:

@@ -243,7 +243,7 @@ class _ChatReply:
             trace_id=exchange.trace_id,
             key=exchange.key,
             deadline_s=self.left_s,
-            traced=self.turn is None or self.turn.row is None or self.turn.passed,  # else once all calls are made
+            later=self.turn is not None and self.turn.row is not None and not self.turn.passed,
         )
         if request.stream:
             exchange.writer = request.dialect

@@ -251,9 +251,8 @@ class Modes:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
             why = "its trace was lost"
-        differs = self._differs(whole) if turn.audits and whole is not None else None
-        if turn.audits and turn.answer.stopped == "deadline":  # its deadline was over while the policy went on
-            differs = False
+        late = turn.answer.stopped == "deadline"  # its deadline was over while the policy went on
+        differs = None if whole is None or not turn.audits else not late and self._differs(whole)
         await self._settle(row, why, differs=differs)
         if whole is not None:
             await self._noticed(whole.calls)

@@ -364,6 +364,8 @@ async def test_an_audit_that_is_cut_off_counts_where_nothing_was_served(enforcin
         await asyncio.wait([asking])
     assert outcomes(enforcing)[-1] == ("audit", "missing", differs)
     assert state_of(enforcing).monitor.audits == (differs is False)
+    with store_of(enforcing) as store, Store(f"sqlite:///{enforcing}/traces.db", read_only=True) as traces:
+        assert traces.models_of(store.draws("cascade")[-1].trace_id) == ["small", "large"]  # which are paid
 
 
 async def test_an_audit_whose_deadline_ended_before_the_guide_answered_counts_as_no_difference(enforcing):
