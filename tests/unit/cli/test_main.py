@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
-from cascade import __version__
+from cascade import CollectSettings, __version__
 from cascade.api.collecting import collect
 from cascade.api.onboarding import onboard
 from cascade.api.promoting import promote
@@ -145,6 +145,7 @@ RENAMED = {"max_cost_usd": "max_cost", "baselines": "baseline"}
     ("act", "command"),
     [
         (collect, logs.collect),
+        (CollectSettings, logs.collect),
         (evaluate, policies.evaluate),
         (onboard, policies.onboard),
         (promote, policies.promote),
@@ -156,7 +157,7 @@ def test_every_parameter_of_an_act_is_an_option(act, command):
     for name, parameter in inspect.signature(act).parameters.items():
         if name == "promise":
             assert Promise(options["promise"], options["risk"], options["confidence"]) == parameter.default
-        elif name not in {"tell", "show"}:
+        elif name not in {"tell", "show", "settings"}:
             default = options[RENAMED.get(name, name)]
             assert (str(default) if isinstance(default, Path) else default) == parameter.default, name
 
