@@ -63,7 +63,7 @@ def test_a_log_and_a_certificate_tell_entries_apart(tmp_path):
     collect(
         [AskedQuestion("q", Question("Which river?"), ("Rhine",))],
         tmp_path / "log.jsonl",
-        CollectSettings(walks=()),
+        CollectSettings(baselines=()),
         config=load(EFFORTS),
     )
     assert {row["model"] for row in read_rows(tmp_path / "log.jsonl")} == {LOW, HIGH}

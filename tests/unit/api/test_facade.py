@@ -103,7 +103,7 @@ def test_questions_are_collected(tmp_path):
             "provider": "fake",
         }
     )
-    found = cascade.collect(questions, tmp_path / "log.jsonl", cascade.CollectSettings(walks=()), config=settings)
+    found = cascade.collect(questions, tmp_path / "log.jsonl", cascade.CollectSettings(baselines=()), config=settings)
     assert (found.error, found.to_dict()["questions"]) == (None, 1)
     assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1
     with pytest.raises(cascade.UsageError, match=r"concurrency.*limit"):
