@@ -39,8 +39,8 @@ FIRST = (
     "answer_token_entropy", "answer_min_logprob",
 )  # fmt: skip
 """The signals that are offered first: they say most about how good an answer is."""
-MOST = 20
-"""The most features of a rule, unless it sets another number."""
+MOST = 40
+"""The most features of a rule, unless it sets another number: all of a chat request. With 20, tool calls cost more."""
 _LEAST_KNOWN, _TOO_EQUAL, _TOO_ALIKE = 0.1, 0.99, 0.999
 """A feature that is known for a smaller share of requests, has one value for a larger share, or correlates more with an
 earlier one is not offered."""

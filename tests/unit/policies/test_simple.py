@@ -342,10 +342,10 @@ def test_it_reads_the_signals_that_no_training_request_lacked(log, policy):
     assert any("self_check@" in name for rule in policy.rules for name in rule.features)
 
 
-@pytest.mark.parametrize(("signal", "most"), [("self_check", 8), ("reply_tokens", 20), ("wisdom", 20)])
+@pytest.mark.parametrize(("signal", "most"), [("self_check", 8), ("reply_tokens", 40), ("wisdom", 40)])
 def test_it_reads_more_features_where_no_score_is_named(log, signal, most):
     draw = np.random.default_rng(8)
-    many = {f"number {at}": draw.random(log.n) for at in range(25)}
+    many = {f"number {at}": draw.random(log.n) for at in range(45)}
     few = replace(log, signals={signal: log.signals["self_check"]}, features=many)
     assert max(len(rule.features) for rule in learn(few, REGRET, 0.05).rules) == most
 
