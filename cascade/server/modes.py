@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -138,15 +139,11 @@ class Modes:
         async with self._in_time(within_s):
             turn = await self._decided(request, turn, headers)
         self.counted[turn.mode] += 1
-        why: str | None = None
         try:
             yield turn
-        except BaseException as error:
-            why = f"{type(error).__name__}: it was not answered, or the client left"
-            raise
         finally:
             if turn.row is not None:
-                self.completing[trace_id] = asyncio.create_task(self._completed(turn, turn.row, why))
+                self.completing[trace_id] = asyncio.create_task(self._completed(turn, turn.row, sys.exception()))
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
@@ -223,12 +220,12 @@ class Modes:
 
     # --- after the response ---
 
-    async def _completed(self, turn: Turn, row: Draw, why: str | None) -> None:
-        """Make the remaining calls of a drawn request and record the outcome; `why` says why it has no answer."""
+    async def _completed(self, turn: Turn, row: Draw, ended_by: BaseException | None) -> None:
+        """Make the remaining calls of a drawn request and record the outcome; `ended_by` is why it has no answer."""
         try:
             try:
                 async with self._room:
-                    await self._complete(turn, row, why)
+                    await self._complete(turn, row, ended_by)
             except asyncio.CancelledError:  # no process completes the row then, and whether it differs is unknown
                 await self._settle(row, "the server stopped")
         except CascadeError as error:
@@ -237,10 +234,12 @@ class Modes:
             self.completing.pop(row.trace_id, None)
             self._drawn.pop(row.trace_id, None)
 
-    async def _complete(self, turn: Turn, row: Draw, why: str | None) -> None:
-        if turn.answer is None or turn.passed:  # where nothing is served, nothing differs
-            why = why or "it was not answered" if turn.answer is None else None
-            await self._settle(row, why, differs=False if turn.audits else None)
+    async def _complete(self, turn: Turn, row: Draw, ended_by: BaseException | None) -> None:
+        if turn.answer is None or turn.passed:
+            why = None if turn.passed else f"{type(ended_by).__name__}: it was not answered, or the client left"
+            # Nothing differs where a client left. A failed call shows nothing: audits of kept answers lack it, too.
+            same = turn.audits and (turn.passed or isinstance(ended_by, asyncio.CancelledError | GeneratorExit))
+            await self._settle(row, why, differs=False if same else None)
             return
         whole, why, lost = None, None, self._lost_traces
         try:

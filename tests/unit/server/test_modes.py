@@ -341,16 +341,17 @@ async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_wi
 
 
 async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were_served(enforcing):
-    provider = Answers()
-    async with serving(enforcing, provider) as client:
+    async with serving(enforcing, provider := Answers()) as client:
         provider.down = {"large"}
         found = [await ask(client, f"{'hard' if number % 3 == 0 else 'easy'}, {number}") for number in range(30)]
+        provider.down.add("small")
+        assert (await ask(client, "easy, 30")).status_code == 503
         await settled(client)
         shown = (await client.get("/v1/cascades")).json()["data"][0]
     assert {one.headers["x-cascade-mode"] for one in found} == {"enforce"}
     assert {one.headers["x-cascade-served-by"] for one in found} == {"small"}
     assert (shown["mode"], shown["monitor"]["audits"]) == ("enforce", 0)
-    assert set(outcomes(enforcing)[-30:]) == {("audit", "missing", None)}
+    assert set(outcomes(enforcing)[-31:]) == {("audit", "missing", None)}
 
 
 @pytest.mark.parametrize(("text", "differs"), [("easy 1", None), ("hard 1", False)])
