@@ -42,10 +42,21 @@ def writable(directory: str | Path) -> None:
         raise UsageError("Name the policy directory to be written: --output DIR")
     folder = Path(directory)
     try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        nearest = next(path for path in (folder, *folder.absolute().parents) if is_there(path))
         tempfile.TemporaryDirectory(prefix=".writing.", dir=nearest).cleanup()
     except OSError as error:
         raise unwritten(folder, error) from None
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a file or a folder exists at a path that is about to be written."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}. Choose another name.") from None
+    return True
 
 
 def unwritten(folder: Path, error: OSError) -> UsageError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.errors import UsageError
+from cascade.files import is_there
 from cascade.logs.importing import Imported, imported
 from cascade.logs.lines import writing
 from cascade.logs.presets import ImportOptions
@@ -25,17 +26,6 @@ from cascade.logs.values import checked_where
 __all__ = ["Dropped", "is_there", "opened_log", "read_rows", "replaced", "write_rows"]
 
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
-
-
-def is_there(path: Path) -> bool:
-    """Return whether a file or a folder exists at a path that is about to be written."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}. Choose another name.") from None
-    return True
 
 
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:

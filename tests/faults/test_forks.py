@@ -86,6 +86,7 @@ def test_who_waits_for_a_locked_file_holds_up_no_fork_and_no_other_thread(tmp_pa
             done.set()
 
     with closing(sqlite3.connect(tmp_path / "records.db", isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")  # with WAL, too, readers wait
         other.execute("BEGIN EXCLUSIVE")
         thread = threading.Thread(target=waits)
         thread.start()

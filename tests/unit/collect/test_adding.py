@@ -303,7 +303,7 @@ def test_other_strategies_have_none(strategy):
 
 
 def test_an_unknown_walk_is_a_usage_error_with_the_nearest_name():
-    with pytest.raises(UsageError, match=r"There is no walk 'guide onli'.*guide only"):
+    with pytest.raises(UsageError, match=r"'guide onli'.*guide only"):
         recorded_baselines(rounds_of(), ["guide onli"])
 
 
