@@ -75,22 +75,19 @@ def test_a_child_has_a_background_loop_of_its_own():
     assert run(seven()) == 7
 
 
-@pytest.mark.parametrize(
-    "reading", [False, *[True] * (sqlite3.sqlite_version_info < WAL_SINCE)]
-)  # WAL's readers wait for none
+@pytest.mark.parametrize("reading", [False, *[True] * (sqlite3.sqlite_version_info < WAL_SINCE)])
 def test_who_waits_for_a_locked_file_holds_up_no_fork_and_no_other_thread(tmp_path, reading):
     database = Database(f"sqlite:///{tmp_path}/records.db", limit_s=PATIENCE_S)
     database._lock_s = PATIENCE_S
     done = threading.Event()
 
     def waits() -> None:
-        with database.transaction(reading=reading):
+        with database.transaction(reading=reading):  # with WAL, a reader does not wait
             done.set()
 
     with closing(sqlite3.connect(tmp_path / "records.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        thread = threading.Thread(target=waits)
-        thread.start()
+        (thread := threading.Thread(target=waits)).start()
         for _ in range(3):
             with no_fork(PATIENCE_S / 2):
                 assert not done.is_set()

@@ -181,9 +181,7 @@ async def test_nothing_grows_nothing_is_lost_and_the_books_are_right(count, tmp_
             await traffic.close()
             grown.append(sizes(process.pid))
         print(grown)  # noqa: T201 - the figures of design/results.md
-        until(
-            lambda: sizes(process.pid)[1] <= max(size[1] for size in grown[:5])
-        )  # what ended is closed a little later
+        until(lambda: sizes(process.pid)[1] <= max(each[1] for each in grown[:5]))  # ended connections close later
         assert grown[-1][0] < 1.1 * grown[0][0]
         assert grown[-1][2] < grown[0][2] + 2 * POOL  # it and feedback's four fill late where few wait at once
         text = (await asyncio.to_thread(httpx.get, f"{url}/metrics", headers=BEARER, timeout=WAIT_S)).text
