@@ -92,7 +92,7 @@ class CollectSettings:
     judge: str | None = None
 
     def __post_init__(self) -> None:
-        counts = {"concurrency": self.concurrency, "limit": self.limit or 1}
+        counts = {"concurrency": self.concurrency, "limit": 1 if self.limit is None else self.limit}
         refuse(f"{name} must be 1 or more" for name, count in counts.items() if count < 1)
         nano_of("--max-cost", self.max_cost_usd)
         if isinstance(self.matcher, str):
