@@ -122,10 +122,8 @@ def _value_of(name: str) -> str:
 
 def _with_values(texts: str, targets: Sequence[str]) -> str:
     """Return a query of texts with the columns of values that `_value_of` refers to."""
-    of = {name: (_macro_of(name), name_literal(name)) for name in targets}
-    if "created_at" in targets:
-        of[_CREATED] = ("seconds", name_literal("created_at"))
-    return converted(texts, of)
+    seconds = {_CREATED: ("seconds", name_literal("created_at"))} if "created_at" in targets else {}
+    return converted(texts, {name: (_macro_of(name), name_literal(name)) for name in targets} | seconds)
 
 
 def _values(targets: Sequence[str]) -> dict[str, str]:
@@ -448,9 +446,11 @@ def _place_flat(tables: Tables, episode: str, dataset: str | None, models: Seque
         query = "SELECT * EXCLUDE (run) FROM parted"
     firsts = "(SELECT file, row, min(n) AS n FROM calls WHERE question IS NULL GROUP BY ALL)"
     tables.count(text_literal(NO_QUESTION), firsts, note=True)
-    changed = f"n - n % {size} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate, model AS source, "
-    changed += f"{size} AS horizon, coalesce(dataset, {text_literal(dataset)}) AS dataset, "
-    changed += 'coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'
+    changed = (
+        f"n - n % {size} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate, model AS source, "
+        f"{size} AS horizon, coalesce(dataset, {text_literal(dataset)}) AS dataset, "
+        'coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'
+    )
     duck.run(f"CREATE VIEW placed AS SELECT * EXCLUDE (episode, asked, rung) REPLACE ({changed}) FROM ({query})")
 
 
@@ -516,17 +516,14 @@ THEN number(json_extract_string(signals, '/message_faults')) > 0 END, false)"""
 def _given_by_hand(tables: Tables, options: ImportOptions) -> dict[str, str]:
     """Return SQL for the columns that --cost and --rename change; note the options that change nothing."""
     columns = dict[str, str]()
-    if not options.costs and not options.rename:
-        return columns
     unpriced = dict(tables.duck.rows("SELECT model, count(*) FILTER (cost_nano_usd IS NULL) FROM calls GROUP BY model"))
     if options.costs:
         cost = _by_model(options.costs, "model")
         columns["cost_nano_usd"] = f"coalesce(cost_nano_usd, {cost})"
         lacking = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
         columns["cost_source"] = f"CASE WHEN {lacking} THEN 'given by hand' ELSE cost_source END"
-    for model in options.costs:
-        if not unpriced.get(model):
-            tables.dropped.note("an unused --cost: the log has no such model, or gives the cost of its calls", model)
+    for model in [model for model in options.costs if not unpriced.get(model)]:
+        tables.dropped.note("an unused --cost: the log has no such model, or gives the cost of its calls", model)
     for column in ("model", "source") if options.rename else ():
         columns[column] = f"coalesce({_by_model(options.rename, column)}, {column})"
     for model in options.rename.keys() - unpriced.keys():

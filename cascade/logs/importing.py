@@ -22,7 +22,7 @@ from cascade.logs.presets import ALSO, OWN, SIGNALS, ImportOptions, Mapped, Pres
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.logs.source import WHOLE_RECORD, Source, as_json, sources, unnested
 from cascade.logs.sql import Tables, dicts, matching, native_rows, spooled, sql_type
-from cascade.logs.table import Layout, layout, missing
+from cascade.logs.table import Layout, layout, missing, second_header
 from cascade.money import PriceTable
 
 Tell = Callable[[Sequence[str]], None]
@@ -220,11 +220,10 @@ def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell |
         chosen = _of_table(tables, chosen, paths, names)
         used = {name for found in paths.values() for path in found for name in (path, path.split(".")[0])}
         ignored = [name for name in names if name not in used]
-        lines = [f"read: {', '.join(f'{path[0]} as {name}' for name, path in paths.items())}"]
-        lines += [f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else []
+        unread = [f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else []
         if tell is not None:
-            tell(lines)
-        for line in lines[1:] if tell is None else ():
+            tell([f"read: {', '.join(f'{path[0]} as {name}' for name, path in paths.items())}", *unread])
+        for line in unread if tell is None else ():
             tables.dropped.note(line, str(tables.sources[0].path))
     else:  # a field that the user maps is read unchanged
         chosen = replace(chosen, sql={name: sql for name, sql in chosen.sql.items() if name not in mapped.columns})
@@ -335,14 +334,16 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
         _check_joined(tables, paths)
     timed = {"step", "walk", "candidate"} if each_file else {"step", "walk", "candidate", "trace"}
     by_model = (several or "model" in paths) and not paths.keys() & timed
+    asks = [name for name in _ASKS if name in paths]
+    drop = {_BLANK: f"coalesce({', '.join(asks)}) IS NULL", **second_header([*asks, *_ANSWERS & paths.keys()])}
     return replace(
-        chosen, steps="models" if by_model else "time", runs=each_file or "trace" not in paths, files=several
+        chosen, steps="models" if by_model else "time", runs=each_file or "trace" not in paths, files=several, drop=drop
     )
 
 
 def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:
     """Raise UsageError if a model's file has no field by which its rows can be joined with those of the others."""
-    joining = [path for name in ("question", "trace", "question_id") for path in paths.get(name, ())]
+    joining = [path for name in _ASKS for path in paths.get(name, ())]
     for source in tables.sources:
         if not any({path, path.split(".")[0]} & {*source.names} for path in joining):
             raise UsageError(
@@ -365,7 +366,9 @@ def _flat(names: Sequence[str], mapped: Mapped, chosen: Preset) -> Layout | None
 
 
 _OF_MODELS = dict.fromkeys(("answer", "model", "correct", "cost_usd"), "")
+_ASKS, _ANSWERS = ("question", "trace", "question_id"), {"answer", "text", "correct"}
 _SUMS = "a row without an answer or a truth"  # such as those below a table
+_BLANK = "a row without a question or its id, as of a sum or below a merged cell: write the question in each row"
 
 
 def _import_flat(
@@ -379,8 +382,9 @@ def _import_flat(
             f"question: add {' '.join(missing(list(flat.ignored), _OF_MODELS))}"
         )
     fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
-    answers = [name_literal(name) for name in fields if name.endswith((" answer", " correct"))]
-    table = replace(preset("table"), drop={_SUMS: f"coalesce({', '.join(answers)}) IS NULL"})
+    answers = [name for name in fields if name.endswith((" answer", " correct"))]
+    sums = {_SUMS: f"coalesce({', '.join(map(name_literal, answers))}) IS NULL"}
+    table = replace(preset("table"), drop=sums | second_header([*flat.question, *answers]))
     chosen = replace(table, steps="models", runs=True, flat=True, sql=chosen.sql, chats=chosen.chats)
     read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
     by_hand = {column: field for column, field in mapped.columns.items() if column in flat.question}
@@ -422,8 +426,6 @@ def _drop_unasked(tables: Tables, by_step: Sequence[str]) -> None:
     """Drop the calls of models that were not asked: no values, and none from a later model of the row."""
     duck, rung = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
     silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
-    if not duck.value(f"SELECT count(*) FROM calls WHERE {silent}"):
-        return
     duck.run(
         f"CREATE TABLE reached AS SELECT file, row, max({rung}) AS last FROM calls WHERE NOT ({silent}) GROUP BY ALL"
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from cascade.logs.calls import OF_EPISODE
+from cascade.logs.duck import name_literal, text_literal
 from cascade.logs.presets import ANY_END, ENDS, LOGPROB, OF_CENTS, SIGNALS, Mapped
 
 OF_QUESTION = {name: name for name in (*OF_EPISODE, "episode_id", "created_at")} | {"id": "episode_id"}
@@ -33,14 +34,15 @@ _IN_WORDS = {
     LOGPROB: "the mean log-prob of its reply's tokens, a signal",
 }
 _USUAL = {
-    "question": ("prompt", "query", "input", "messages", "question_text", "user_prompt", "instruction", "problem"),
-    "model": ("llm", "model_name", "engine", "deployment", "model_id"),
-    "answer": ("final_answer", "response", "output", "completion", "reply", "prediction", "generation"),
-    "correct": ("is_correct", "right", "ok", "passed"),
-    "cost_usd": ("cost", "price", "usd", "spend", "total_cost", "estimated_cost"),
-    "gold": ("expected", "reference", "target", "answer_key", "ground_truth", "correct_answer", "label"),
+    "question": "prompt query input messages requestmessages $ai_input question_text user_prompt instruction problem",
+    "model": "llm model_name engine deployment model_id",
+    "answer": "final_answer response output completion reply prediction generation responsemessages $ai_output_choices",
+    "correct": "is_correct right ok passed",
+    "cost_usd": "cost price usd spend total_cost estimated_cost",
+    "gold": "expected reference target answer_key ground_truth correct_answer label",
 }
 """Common names of columns, which are suggested in an option to paste. None of them is read without it."""
+_USUAL_WORDS = {word for words in _USUAL.values() for word in words.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,7 @@ class Layout:
         """Return a line for the question, for each model, and for the fields that are not read."""
         lines = [f"of the question: {_listed(self.question)}"]
         lines += [f"of the model {model}: {_listed(columns)}" for model, columns in self.models.items()]
-        if self.ignored:
-            lines.append(f"not read: {', '.join(name + line for name, line in self.ignored.items())}")
+        lines += [f"not read: {', '.join(name + line for name, line in self.ignored.items())}"] if self.ignored else []
         unjudged = [model for model, columns in self.models.items() if "correct" not in columns]
         if unjudged and "gold" in self.question:
             lines.append("which answers are right is decided by the accepted answer when the log is used (--matcher)")
@@ -91,7 +92,8 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
         match = None if name in claimed or name in question.values() else _COLUMN.fullmatch(name)
         if match is not None:
             by_model.setdefault(match["model"], {}).setdefault(ENDS[match["what"]], name)
-    usual = {name for name in names if _names_a_column(name, by_model)} - claimed
+    # small_is_correct is a column of the model small, not of a model small_is
+    usual = {f"{model}{mark}{word}" for model in by_model for mark in "_." for word in _USUAL_WORDS} - claimed
     for model, columns in mapped.of_model.items():
         by_model[model] = {**by_model.get(model, {}), **columns}
     models = {
@@ -107,18 +109,14 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
     return Layout(question, models, ignored)
 
 
-def _names_a_column(name: str, models: Iterable[str]) -> bool:
-    """Return whether a field is a model's column under a common name: small_is_correct is not of a model small_is."""
-    ends = [name[len(model) + 1 :] for model in models if name.startswith((f"{model}_", f"{model}."))]
-    return any(end in names for end in ends for names in _USUAL.values())
-
-
 def _line_for(name: str, models: Iterable[str]) -> str:
     """Return a hint for an unread field: the column that it may be, or the option that reads it as a model's signal."""
     model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
     end = name if model is None else name[len(model) + 1 :]
     fields, of_model = (OF_QUESTION, "") if model is None else (ENDS, f"{model}.")
-    usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
+    usual = next(
+        (column for column, names in _USUAL.items() if column in fields and end.casefold() in names.split()), None
+    )
     if usual is not None:
         return f" ({described(usual)}? {_to_paste(of_model + usual, name)})"
     if OF_CENTS.search(name):
@@ -127,6 +125,13 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     if near:
         return f"; did you mean {name.removesuffix(end)}{near[0]}?"
     return "" if model is None else f" (a signal? {_to_paste(f'{model}.signals.{end}', name)})"
+
+
+def second_header(columns: Iterable[str]) -> dict[str, str]:
+    """Return the reason to leave out a row whose cells are all names of columns, with SQL for that."""
+    words = ", ".join(map(text_literal, {*OF_QUESTION, *ENDS, *_USUAL, *_USUAL_WORDS}))
+    listed = ", ".join(map(name_literal, columns))
+    return {"a second header": f"len(list_filter([{listed}], lambda cell: lower(cell) NOT IN ({words}))) = 0"}
 
 
 def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
@@ -138,7 +143,9 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     lines["question"] = (lines.get("question") or "").removesuffix(".messages") or None  # a whole request has its tools
     whole = (name.removesuffix(".choices") for name in names if name.endswith(".choices"))  # with its log-probs
     lines["answer"] = lines.get("answer") and next(whole, lines["answer"])
-    return [_to_paste(name, path or "FIELD") for name, path in lines.items() if path or name in lacking]
+    listed = [_to_paste(name, path or "FIELD") for name, path in lines.items() if path or name in lacking]
+    is_doubtful = "usd" not in (lines.get("cost_usd") or "usd").casefold()
+    return [*listed, "(if the cost is in USD; if in cents, divide the column by 100)"] if is_doubtful else listed
 
 
 def _to_paste(column: str, field: str) -> str:
@@ -153,5 +160,5 @@ def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
         if name not in used and ("." not in name or ends.count(end) == 1)  # otherwise each belongs to a model
     }
     near = get_close_matches(column, last, n=2, cutoff=0.7)  # score is not correct; two may belong to a model each
-    names = (column, *_USUAL.get(column, ()), *(near if len(near) == 1 else ()))
+    names = (column, *_USUAL.get(column, "").split(), *(near if len(near) == 1 else ()))
     return next((last[usual] for usual in names if usual in last), None)

@@ -218,11 +218,12 @@ def test_every_form_of_a_file_holds_the_same(tmp_path):
     ("head", "row", "columns", "lines_to_paste"),
     [
         # the names of a question or a model are not guessed (L10)
-        ("question,llm,final_answer,cost", "q,m,a,1", {}, ["--map answer=final_answer", "--map model=llm"]),
+        ("question,llm,final_answer,cost", "q,m,a,1", {}, ["answer=final_answer", "model=llm", "cost_usd=cost ("]),
         ("prompt,a_answer,b_answer", "q,x,y", {}, ["--map question=prompt"]),
         ("question,small answer,large answer", "q,x,y", {}, ["--map answer=FIELD", "--map model=FIELD"]),
         ("question,my answer,model", "q,x,m", {}, ["--map 'answer=my answer'"]),
-        ("prompt,reply", "q,x", {}, ["--map question=prompt", "--map answer=reply", "--map model=FIELD"]),
+        ("$ai_input,ResponseMessages", "q,x", {}, ["question=$ai_input", "answer=ResponseMessages", "model=FIELD"]),
+        ("RequestMessages,$ai_output_choices", "q,x", {}, ["=RequestMessages", "answer=$ai_output_choices"]),
         ("prompt,response,response.body.choices,llm", "q,x,y,m", {}, ["--map answer=response.body --map"]),
         ("question,a_answer,b_answer", "q,x,y", {"gold": "target"}, ["target"]),
         ("question,a_answer,b_answer", "q,x,y", {"golden": "a_answer"}, ["golden"]),
@@ -396,10 +397,13 @@ def test_a_model_without_values_was_not_asked_unless_a_later_one_was(tmp_path):
     assert picked(rows, "question", "model", "answer") == [("q1", "a", "x"), ("q2", "a", None), ("q2", "b", "y")]
 
 
-def test_sums_below_a_table_are_no_question_and_no_cost(tmp_path):
-    head = "id,question,a_answer,a_cost_usd,b_correct"
-    path = table(tmp_path / "t.csv", "i,q,x,1,", "j,,,1,no", "Sum,,,2,", ",Sum,,2,", head=head)
-    assert {row["episode_id"] for row in rows_of(path)} == {"i", "j"}
+def test_sums_below_a_table_second_headers_and_rows_below_a_merged_cell_are_no_question_and_no_cost(tmp_path):
+    flat = ("id,question,a_answer,a_cost_usd,b_correct", "i,q,x,1,", "j,,,1,no", "Sum,,,2,", ",Sum,,2,")
+    calls = ("episode_id,question,model,answer,cost_usd", "i,q,a,x,1", "j,,a,y,1", ",,b,merged,1", ",,TOTAL,,2")
+    for head, *rows in (flat, calls):
+        path = table(tmp_path / "t.csv", "Id,prompt,Reply,cost,correct", *rows, head=head)
+        kept = rows_of(path, dropped=(dropped := Dropped()))
+        assert ({row["episode_id"] for row in kept}, sorted(dropped.rows.values())) == ({"i", "j"}, [1, 2])
 
 
 def test_a_question_that_is_asked_again_is_an_episode_of_its_own(tmp_path):
