@@ -198,10 +198,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     '; did you mean threshold? Known: fixed, threshold'
     """
     names = sorted(set(known))
-    hint = hint_at(word, names)
+    hint, mark = hint_at(word, names), "; " if any("," in name for name in names) else ", "
     if len(names) > (_LIST_AT_MOST if hint else 3 * _LIST_AT_MOST):
         return hint
-    return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"
+    return f"{hint} Known: {mark.join(names)}" if hint else f"; known: {mark.join(names)}"
 
 
 def unknown(sort: str, name: object, known: Iterable[str]) -> str:

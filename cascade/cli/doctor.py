@@ -90,14 +90,14 @@ def _findings(path: Path) -> Iterator[Finding]:
         yield Finding("policy", "ok", f"{own.kind}, which reads {', '.join(own.reads) or 'no signal'}")
     yield from _models(config)
     yield _tried("traces", lambda: _traces(config.traces_url))
+    yield from [_tried("modes", lambda: _traces(config.modes_url))] if config.modes is not None else []
     if config.budget.caps:
         here = "ok", "caps are counted in this process"
         yield _tried("budget", lambda: here if config.ledger_url is None else _traces(config.ledger_url))
     if config.budget.alerts is not None:
         nowhere = "note", "logged, and posted nowhere"
         yield _tried("alerts", lambda: nowhere if config.alerts_url is None else ("ok", "posted"))
-    certified = list(_certificates(config))
-    yield from certified
+    yield from (certified := list(_certificates(config)))
     try:
         Orchestrator.from_config(config).close()
     except CascadeError as error:  # as `ask` reports it; the reasons may be among the findings already
@@ -180,15 +180,15 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
             yield _tried(f"file of {name}", partial(lambda model: ("ok", str(weights.find(model))), entry.model))
     ours = [entry for entry in config.models.values() if config.provider_of(entry) == "openai_http"]
     for model, endpoint in endpoints(config, "openai_http", ours).items():
-        keyed = "with a key" if endpoint.api_key else "without a key"
         state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
-        yield Finding(f"address of {model}", state, f"{endpoint.base_url}, {keyed}")
+        yield Finding(
+            f"address of {model}", state, f"{endpoint.base_url}, with{'' if endpoint.api_key else 'out'} a key"
+        )
 
 
 def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> str | None:
     """Return which key of a model is missing, or that litellm knows no provider of it; None if neither is so."""
-    key_env = entry.api_key_env or config.provider.api_key_env
-    if key_env:
+    if key_env := entry.api_key_env or config.provider.api_key_env:
         return None if environment(key_env) is not None else f"the environment variable {key_env} is not set"
     if provider != "litellm" or entry.api_base or find_spec("litellm") is None:  # `provider` reports that it is missing
         return None

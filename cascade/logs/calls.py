@@ -516,12 +516,12 @@ THEN number(json_extract_string(signals, '/message_faults')) > 0 END, false)"""
 def _given_by_hand(tables: Tables, options: ImportOptions) -> dict[str, str]:
     """Return SQL for the columns that --cost and --rename change; note the options that change nothing."""
     columns = dict[str, str]()
-    unpriced = dict(tables.duck.rows("SELECT model, count(*) FILTER (cost_nano_usd IS NULL) FROM calls GROUP BY model"))
+    lacking = "(cost_nano_usd IS NULL OR cost_source = 'list price')"
+    unpriced = dict(tables.duck.rows(f"SELECT model, count(*) FILTER ({lacking}) FROM calls GROUP BY model"))
     if options.costs:
-        cost = _by_model(options.costs, "model")
-        columns["cost_nano_usd"] = f"coalesce(cost_nano_usd, {cost})"
-        lacking = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
-        columns["cost_source"] = f"CASE WHEN {lacking} THEN 'given by hand' ELSE cost_source END"
+        cost = f"CASE WHEN {lacking} THEN {_by_model(options.costs, 'model')} END"
+        columns["cost_nano_usd"] = f"coalesce({cost}, cost_nano_usd)"
+        columns["cost_source"] = f"CASE WHEN ({cost}) IS NOT NULL THEN 'given by hand' ELSE cost_source END"
     for model in [model for model in options.costs if not unpriced.get(model)]:
         tables.dropped.note("an unused --cost: the log has no such model, or gives the cost of its calls", model)
     for column in ("model", "source") if options.rename else ():

@@ -325,7 +325,8 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
         raise UsageError(
             f"{tables.sources[0].path} is of no known kind ({', '.join(presets())}). As a table of calls it lacks "
             f"columns: add {' '.join(lacking)}, or as a table with columns for each model: --map question=FIELD --map "
-            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields (line 1 of a table): {', '.join(fields[:60])}"
+            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields (line 1 of a table): {', '.join(fields[:60])}. "
+            "Of questions alone, cascade collect makes a log"
         )
     if "episode_id" in paths:
         paths["trace"] = paths.pop("episode_id")
@@ -385,7 +386,7 @@ def _import_flat(
     answers = [name for name in fields if name.endswith((" answer", " correct"))]
     sums = {_SUMS: f"coalesce({', '.join(map(name_literal, answers))}) IS NULL"}
     table = replace(preset("table"), drop=sums | second_header([*flat.question, *answers]))
-    chosen = replace(table, steps="models", runs=True, flat=True, sql=chosen.sql, chats=chosen.chats)
+    chosen = replace(table, steps="models", runs=True, flat=True, sql=chosen.sql, chats=chosen.chats, free=None)
     read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
     by_hand = {column: field for column, field in mapped.columns.items() if column in flat.question}
     for model, columns in mapped.of_model.items():

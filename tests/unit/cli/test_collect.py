@@ -134,7 +134,7 @@ def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli, scripted):
     [
         (("--max-cost", "0"), "--max-cost is an amount in USD above 0, not 0.0"),
         (("--max-cost", "much"), "--max-cost"),
-        (("--baseline", "guide onli"), "There is no baseline 'guide onli'"),
+        (("--baseline", "guide onli"), "LLM policy, guide; LLM-exit, base"),
         (("--baseline", "al"), "did you mean all?"),
         (("--matcher", "exactly"), "There is no matcher 'exactly'"),
         (("--limit", "0"), "--limit"),

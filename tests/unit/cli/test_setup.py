@@ -184,6 +184,7 @@ def findings(cli: Cli, *flags: str) -> tuple[int, dict[str, tuple[str, str]]]:
         ("models: {base: a, guide: b}\nprovider: openai_http\n", 2, {"address of a": "problem"}),
         (f"models: {{base: a, guide: b}}\n{SERVER}}}\n", 0, {"address of a": "note"}),
         ("models: {base: a-latest, guide: b}\nprovider: fake\n", 0, {"name of base": "note"}),
+        ("models: {base: a, guide: b}\nprovider: fake\ntraces: off\nmodes: {}\n", 2, {"modes": "problem"}),
         (JUDGED, 2, {"address of openai/c": "problem", "provider": "problem"}),
         ("models: {base: a, guide: b}\nprovider: {kind: fake, api_key_env: NO_KEY}\n", 2, {"key of base": "problem"}),
         (

@@ -222,7 +222,7 @@ def test_every_form_of_a_file_holds_the_same(tmp_path):
         ("prompt,a_answer,b_answer", "q,x,y", {}, ["--map question=prompt"]),
         ("question,small answer,large answer", "q,x,y", {}, ["--map answer=FIELD", "--map model=FIELD"]),
         ("question,my answer,model", "q,x,m", {}, ["--map 'answer=my answer'"]),
-        ("$ai_input,ResponseMessages", "q,x", {}, ["question=$ai_input", "answer=ResponseMessages", "model=FIELD"]),
+        ("$ai_input,ResponseMessages", "q,x", {}, ["question=$ai_input", "answer=ResponseMessages", "cascade collect"]),
         ("RequestMessages,$ai_output_choices", "q,x", {}, ["=RequestMessages", "answer=$ai_output_choices"]),
         ("prompt,response,response.body.choices,llm", "q,x,y,m", {}, ["--map answer=response.body --map"]),
         ("question,a_answer,b_answer", "q,x,y", {"gold": "target"}, ["target"]),

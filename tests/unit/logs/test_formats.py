@@ -24,6 +24,8 @@ from unit.logs.reading import lines, picked, rows_of
 
 MINI, HAIKU = "gpt-4o-mini", "claude-haiku-4-5"
 PRICED = PriceTable.bundled().price(MINI)
+LISTED = PRICED and PRICED.cost_nano_usd(Usage(40, 12, 8, 2))
+COUNTS = {"input_tokens": 40, "output_tokens": 12, "cached_input_tokens": 8, "reasoning_tokens": 2}
 TOOL = {
     "type": "function",
     "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
@@ -152,8 +154,7 @@ def test_a_trace_is_an_episode_in_the_order_of_time(tmp_path, kind, records, exp
     assert picked(rows, "step", "candidate") == [(1, 0), (2, 0)]
     assert len({row["episode_id"] for row in rows}) == 1
     assert [row["cost_nano_usd"] for row in rows] == expected["costs"]
-    counts = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
-    assert picked(rows, *counts)[0] == expected["tokens"]
+    assert picked(rows, *COUNTS)[0] == expected["tokens"]
     first = ("Which river?", expected["answer"], expected["latency_ms"], "2026-11-21T10:00:01.000+00:00")
     assert picked(rows[:1], "question", "answer", "latency_ms", "created_at") == [first]
     models = list(dict.fromkeys(row["model"] for row in rows))
@@ -164,7 +165,8 @@ def test_a_trace_is_an_episode_in_the_order_of_time(tmp_path, kind, records, exp
 @pytest.mark.parametrize(
     ("record", "cost"),
     [
-        (spend(spend=0), "listed"),  # a spend of 0 also means that no price was known (L4)
+        (spend(spend=0), LISTED),  # a spend of 0 also means that no price was known (L4)
+        ({"question": "q", "model": MINI, "answer": "x", **COUNTS}, LISTED),
         (spend(spend=0, model="my-own"), None),
         (spend(spend=0, prompt_tokens=0, completion_tokens=0), None),
         (spend(spend=0, cache_hit="True"), 0),
@@ -177,10 +179,8 @@ def test_a_trace_is_an_episode_in_the_order_of_time(tmp_path, kind, records, exp
 )
 def test_a_cost_of_nothing_is_unknown_unless_something_says_it_was_free(tmp_path, record, cost):
     (row,) = rows_of(lines(tmp_path / "log.jsonl", record))
-    assert PRICED is not None
-    if cost == "listed":
-        cost = PRICED.cost_nano_usd(Usage(40, 12, 8, 2))
-    assert row["cost_nano_usd"] == cost
+    (by_hand,) = rows_of(tmp_path / "log.jsonl", costs={row["model"]: 7})
+    assert (row["cost_nano_usd"], by_hand["cost_nano_usd"]) == (cost, 7 if cost in (None, LISTED) else cost)
 
 
 def with_parts(message: dict[str, Any]) -> dict[str, Any]:
