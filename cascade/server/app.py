@@ -24,7 +24,7 @@ from cascade.resilience.health import CALLER
 from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server import auth
-from cascade.server.admission import ADMITTED, Admission, Newcomers
+from cascade.server.admission import ADMITTED, Admission
 from cascade.server.body import ClientLeftError, Receive, read_object
 from cascade.server.budgets import Budgets
 from cascade.server.catalog import Catalog, Names
@@ -210,6 +210,7 @@ class Edge:
 
     Attributes:
         life: the context manager that starts and stops the edge.
+        newcomers: connections on which no request was admitted yet, until it takes over others.
         tasks: the tasks that run beside the requests.
 
     Raises:
@@ -222,6 +223,7 @@ class Edge:
         counts = [tools.counts[number] for number in range(len(catalogs))]
         self.settings, self._names, self._tools = first.config.server, Names(*catalogs), tools
         self._admission = Admission(self.settings, self._names.routes)
+        self.newcomers = self._admission.newcomers
         self.cascades = [_cascade(*parts) for parts in zip(orchestrators, catalogs, counts, strict=True)]
         for cascade in self.cascades[1:]:
             cascade.runtime.spend_with(first)
@@ -234,10 +236,13 @@ class Edge:
         self.life, self.tasks, self._under_way, self._ready = self._living(), list[asyncio.Task[None]](), 0, False
 
     def _routes(self) -> list[Route]:
-        feedback = endpoint([cascade.feedback for cascade in self.cascades], self.settings)
         routes = [
             *(Route(path, _json(None), methods=["POST"]) for path in _DIALECTS),  # `_answered` handles these itself
-            Route("/v1/feedback", feedback, methods=["POST"]),
+            Route(
+                "/v1/feedback",
+                endpoint([(cascade.catalog, cascade.feedback) for cascade in self.cascades], self.settings),
+                methods=["POST"],
+            ),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
             Route("/healthz", _json({"status": "ok"}), methods=["GET"]),
@@ -297,11 +302,6 @@ class Edge:
         name = request.path_params["name"]
         request.scope["exchange"].visit.refuse_model(name)
         return _json(self._names.entry(name))
-
-    @property
-    def newcomers(self) -> Newcomers:
-        """Connections on which no request was admitted yet."""
-        return self._admission.newcomers
 
     @property
     def busy(self) -> bool:
@@ -411,8 +411,10 @@ class Edge:
         if ADMITTED in scope:
             scope[ADMITTED]()
         opens = auth.SCOPES.get(f"{scope['method']} {path}", auth.SCOPES.get(path))
-        if scopes := ("ask",) if path in _DIALECTS else opens:
-            auth.refuse_without(settings, key, *scopes)
+        scopes = ("ask",) if path in _DIALECTS else opens or ()
+        if scopes and key is not None and not auth.allows(settings, key, *scopes):
+            message = f"The key {key.name} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."
+            raise GatewayError(403, message, code="missing_scope")
 
 
 def _let_go(error: BaseException | None) -> None:

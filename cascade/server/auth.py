@@ -86,14 +86,6 @@ def allows(settings: ServerConfig, key: ServerKeyConfig | None, *scopes: str) ->
     return not settings.keys or (key is not None and not {*scopes}.isdisjoint(key.scopes))
 
 
-def refuse_without(settings: ServerConfig, key: ServerKeyConfig | None, *scopes: str) -> None:
-    """Refuse a key that has none of these scopes, as `allows` says. Raises GatewayError (403)."""
-    if not allows(settings, key, *scopes):
-        name = "" if key is None else f" {key.name}"
-        message = f"The key{name} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."
-        raise GatewayError(403, message, code="missing_scope")
-
-
 def new_trace(key: ServerKeyConfig | None) -> str:
     """Return the id of a new trace, a random UUID whose last 48 bits are a signature with the key.
 

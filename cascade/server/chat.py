@@ -37,7 +37,6 @@ Scope: TypeAlias = MutableMapping[str, Any]
 _JSON, _EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
 _SHORTEST_S = 1e-3
-_LONGEST_PATH = 200
 
 
 @dataclass
@@ -103,7 +102,7 @@ class HttpExchange:
         return {
             "time": now, "trace_id": self.trace_id, "key": self.key, "method": method,
             "client_trace_id": None if self.caller is None else self.caller.trace_id,
-            "path": redact(path[:_LONGEST_PATH]), "status": status, "model": self.model or None,
+            "path": redact(path[:200]), "status": status, "model": self.model or None,
             "served_by": None if receipt is None else receipt.served_by, "cost_usd": cost,
             "duration_s": round(self.duration_s, 4), "reason": self.reason or (receipt and receipt.broken_off),
         }  # fmt: skip

@@ -30,6 +30,7 @@ from cascade.text import now_utc
 from cascade.types import Answer
 
 if TYPE_CHECKING:
+    from cascade.server.catalog import Catalog
     from cascade.server.modes import Modes
 
 MOST_HELD, MOST_CHARS = 1_000, 50_000_000
@@ -38,8 +39,6 @@ _FLUSH_S = 10.0
 """How long feedback waits for its trace, written 50 ms after the response, or once a drawn request is complete."""
 _THREADS = 4
 """How many pieces of feedback wait for a store at once, in threads apart from those that other requests need."""
-_AGAIN_S = 1
-"""Seconds after which a client may send feedback again that came before its trace."""
 _NOT_HERE = ("trace_not_found", "no_traces")
 """Error codes of a cascade that did not give the answer."""
 _JUDGED = "this key has judged the answer before, and its first judgement stands"
@@ -83,8 +82,10 @@ def _unknown() -> GatewayError:
     return GatewayError(404, "There is no such trace.", code=_NOT_HERE[0], param="trace_id")
 
 
-def endpoint(cascades: Sequence[AnswerFeedback], settings: ServerConfig) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler of feedback requests: the cascade that gave the answer takes the feedback."""
+def endpoint(
+    cascades: Sequence[tuple[Catalog, AnswerFeedback]], settings: ServerConfig
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler of feedback requests: the cascade that gave the answer takes it, if the key may see that."""
 
     async def post(request: Request) -> Response:
         exchange, failures = request.scope["exchange"], list[StoreError | GatewayError]()
@@ -92,13 +93,13 @@ def endpoint(cascades: Sequence[AnswerFeedback], settings: ServerConfig) -> Call
         key, judges = exchange.owner, auth.allows(settings, exchange.owner, *auth.JUDGES)
         if not judges and not auth.owns(key, feedback.trace_id):  # a key learns nothing about another's traces
             raise _unknown()
-        for cascade in cascades:
+        for cascade in [cascade for catalog, cascade in cascades if exchange.sees(catalog)]:
             try:
                 document = await cascade.take(feedback, key, judges=judges)
                 return Response(encoded(document), media_type="application/json")
             except (StoreError, GatewayError) as error:
                 failures.append(error)
-        raise min(failures, key=lambda error: getattr(error, "code", None) in _NOT_HERE)
+        raise min(failures, key=lambda error: getattr(error, "code", None) in _NOT_HERE, default=_unknown())
 
     return post
 
@@ -146,7 +147,7 @@ class AnswerFeedback:
             raise _unknown()
         if not models:
             late = "The trace is not complete yet: other models are still being asked. Send the feedback again."
-            raise GatewayError(503, late, code="trace_pending", retry_after_s=_AGAIN_S)
+            raise GatewayError(503, late, code="trace_pending", retry_after_s=1)
         counted, reason = self._counted(feedback, judges=judges) if new else (False, _JUDGED)
         return {"object": "feedback", "trace_id": feedback.trace_id, "counted": counted, "reason": reason}
 

@@ -177,7 +177,7 @@ class Throttle(logging.Filter):
         """Return whether a message is logged."""
         place = (record.pathname, record.lineno)
         since_s, count = self._since.get(place, (record.created, 0))
-        if record.created - since_s >= _MINUTE_S:
+        if not 0 <= record.created - since_s < _MINUTE_S:  # a clock may be set back
             if count > self._most:
                 record.msg, record.args = f"{record.getMessage()} ({count - self._most} more were not logged)", ()
             since_s, count = record.created, 0
@@ -206,13 +206,13 @@ def run(
     bind: Callable[[], socket.socket],
     again: Callable[[], Configs],
     listening: Callable[[int], None],
-    reloaded: Callable[[], None] = lambda: None,
+    reloaded: Callable[[bool], None] = lambda _: None,
     peers: WorkerCounts | None = None,
 ) -> Mapping[str, ServiceStatus]:
     """Serve in this process as `serve` does.
 
-    `bind` is called for the socket once all is loaded, `reloaded` after each reload, done or refused; `peers` has the
-    counts of other workers.
+    `bind` is called for the socket once all is loaded, `reloaded` after each reload, with whether it was done; `peers`
+    has the counts of other workers.
     """
     import uvloop
     from uvicorn import Server
@@ -234,11 +234,12 @@ def run(
             await gateway.swap(await asyncio.to_thread(_built, now, instruments))
         except Exception as error:  # noqa: BLE001 - whatever it is, the server goes on
             refused(error, instruments.reloads)
+            reloaded(False)
         else:
             serving = now
             instruments.reloads["done"] += 1
             logger.warning("the configuration was read again, and is in service")
-        reloaded()
+            reloaded(True)
 
     # What is loaded by now stays until the end. Each full garbage collection would scan it again and delay every
     # request by up to 0.1 s.

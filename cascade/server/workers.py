@@ -32,7 +32,7 @@ from cascade.server.metrics import PARENT, WorkerCounts, family, of_reloads
 
 _PAUSE_S, _LONGEST_S = 0.5, 60.0
 """The shortest and the longest pause before a worker is started again; it doubles each time a worker dies early."""
-_UP, _RELOADED = "up", "reloaded"
+_UP, _RELOADED, _REFUSED = "up", "reloaded", "refused"
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -43,6 +43,7 @@ class _WorkerProcess:
     process: Any
     pipe: Connection
     is_up: bool = False
+    refused: bool = False
     error: CascadeError | None = None
     settled: threading.Event = field(default_factory=threading.Event)
     """Set when the worker is up, has tried a reload that it was told to make, or has ended."""
@@ -54,6 +55,7 @@ class _WorkerProcess:
                 if word == _UP:
                     self.is_up = True
                     up()
+                self.refused = word == _REFUSED
                 self.settled.set()
             self.error = word
         self.process.join()  # a worker ends itself when the pipe is closed
@@ -121,7 +123,7 @@ class Supervisor:
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(
             target=work,
-            args=(theirs, WorkerCounts(self._folder, place), self._serving, self._again, self._begins, self._bind),
+            args=(theirs, WorkerCounts(self._folder, place), self._serving, self._begins, self._bind),
         )
         process.start()
         theirs.close()
@@ -137,19 +139,24 @@ class Supervisor:
                 listening()
 
     def _reload(self) -> None:
-        """Make the workers read the configuration again, one after the other, if it is valid."""
+        """Send the configuration, read again, to each worker in turn, if it is valid; later ones start with it."""
+        earlier, workers = self._serving, [*self._workers.values()]
         try:
-            lifecycle.together(self._again())
-        except CascadeError as error:
+            configs = self._again()
+            self._serving = lifecycle.renewed(earlier, configs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the workers go on
             lifecycle.refused(error, self._reloads)
             self._write()
             return
-        for worker in [*self._workers.values()]:
+        for worker in workers:
             worker.settled.wait()
             worker.settled.clear()
             if worker.process.exitcode is None:
-                os.kill(worker.process.pid, signal.SIGHUP)
-                worker.settled.wait()
+                with suppress(OSError):
+                    worker.pipe.send(configs)
+                    worker.settled.wait()
+        if any(worker.refused for worker in workers):
+            self._serving = earlier
 
     def _write(self) -> None:
         text = family("worker_restarts_total", "Workers that died and were started again.", self._restarts)
@@ -161,18 +168,17 @@ def work(
     pipe: Connection,
     counts: WorkerCounts,
     serving: Sequence[CascadeConfig],
-    again: Callable[[], Configs],
     begins: Callable[[], None],
     bind: Callable[[], socket.socket],
 ) -> None:
     """Serve in this process, as a worker, until its parent stops it or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends them
     begins()
-    threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
-    error = None
+    latest, error = dict[str, CascadeConfig](), None
+    threading.Thread(target=_follow, args=(pipe, latest), daemon=True).start()
     try:
-        up, reloaded = (partial(pipe.send, word) for word in (_UP, _RELOADED))
-        lifecycle.run(lifecycle.renewed(serving, again()), bind, again, lambda _: up(), reloaded, counts)
+        up, reloaded = (lambda _: pipe.send(_UP)), (lambda done: pipe.send(_RELOADED if done else _REFUSED))
+        lifecycle.run(serving, bind, lambda: latest, up, reloaded, counts)
     except CascadeError as failure:
         error = failure
     with suppress(OSError):
@@ -180,7 +186,10 @@ def work(
     raise SystemExit(0 if error is None else error.exit_code)
 
 
-def _end_with(parent: Connection) -> None:
+def _follow(parent: Connection, latest: dict[str, CascadeConfig]) -> None:
+    """Reload what the parent sends, and end once it is gone."""
     with suppress(EOFError, OSError):
-        parent.recv()  # nothing is sent; this raises once the parent is gone
+        while True:
+            latest.update(parent.recv())
+            os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGTERM)

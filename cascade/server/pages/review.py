@@ -84,7 +84,14 @@ class ReviewPage:
             log, where = self._config.traces_url, {"split": "audit"}
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
-            _refuse_unaudited(log)
+            audited = 0
+            with suppress(UsageError), Store(log, read_only=True, limit_s=_LIMIT_S) as store:  # there may be none yet
+                audited = store.count(where)
+            if not audited:
+                raise UsageError(
+                    "No request has been audited or observed yet, and people judge the differences that this finds. It "
+                    "needs a section modes in the configuration, or audits: {probability: 0.1}."
+                )
         return ReviewOptions(LogOptions(log, where), file, options.ask, options.label_rate)
 
     def _read(self, options: ReviewOptions, *, again: bool) -> _OpenLog:
@@ -104,17 +111,6 @@ def _press(session: Session, pair: str, keys: str) -> Pressed:
     if current is None or current.token != pair:
         raise GatewayError(409, "Another pair is next by now. Reload the page.", code="stale_pair")
     return session.press(keys[-1])
-
-
-def _refuse_unaudited(url: str) -> None:
-    """Refuse traces without audits. Raises UsageError, whose message has advice."""
-    with suppress(UsageError), Store(url, read_only=True, limit_s=_LIMIT_S) as store:  # there may be no traces yet
-        if store.count({"split": "audit"}):
-            return
-    raise UsageError(
-        "No request has been audited or observed yet, and people judge the differences that this finds. It needs a "
-        "section modes in the configuration, or audits: {probability: 0.1}."
-    )
 
 
 def _card(session: Session) -> dict[str, Any] | None:

@@ -260,7 +260,7 @@ def slowly(*parts):
     return built(*parts)
 
 lifecycle._built = slowly
-end = lambda: signal.raise_signal(signal.SIGTERM)
+end = lambda _: signal.raise_signal(signal.SIGTERM)
 lifecycle.run([config], lambda: lifecycle.bound(config.server), lambda: {'': config}, lambda port: None, end)
 print(len(calls))
 """
