@@ -57,7 +57,7 @@ def collect(
         tell: called with the progress after every question.
 
     Raises:
-        UsageError: the output exists and `resume` is off, a price is unknown under a cap, or there is no such walk.
+        UsageError: the output exists and `resume` is off, a price is unknown under a cap, or there is no such baseline.
         KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
     check(config, questions, output, settings)

@@ -171,14 +171,14 @@ def work(
     begins: Callable[[], None],
     bind: Callable[[], socket.socket],
 ) -> None:
-    """Serve in this process, as a worker, until its parent stops it or is gone."""
+    """Serve in this process until its parent stops it or is gone. SIGHUP alone reloads what it serves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends them
     begins()
-    latest, error = dict[str, CascadeConfig](), None
+    latest, error = [{str(at): config for at, config in enumerate(serving)}], None
     threading.Thread(target=_follow, args=(pipe, latest), daemon=True).start()
     try:
         up, reloaded = (lambda _: pipe.send(_UP)), (lambda done: pipe.send(_RELOADED if done else _REFUSED))
-        lifecycle.run(serving, bind, lambda: latest, up, reloaded, counts)
+        lifecycle.run(serving, bind, lambda: latest[-1], up, reloaded, counts)
     except CascadeError as failure:
         error = failure
     with suppress(OSError):
@@ -186,10 +186,10 @@ def work(
     raise SystemExit(0 if error is None else error.exit_code)
 
 
-def _follow(parent: Connection, latest: dict[str, CascadeConfig]) -> None:
+def _follow(parent: Connection, latest: list[dict[str, CascadeConfig]]) -> None:
     """Reload what the parent sends, and end once it is gone."""
     with suppress(EOFError, OSError):
         while True:
-            latest.update(parent.recv())
+            latest[:] = [parent.recv()]
             os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGTERM)
