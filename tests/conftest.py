@@ -8,6 +8,7 @@ import ipaddress
 import os
 import re
 import socket
+import sqlite3
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -71,7 +72,16 @@ def _a_busy_machine_cuts_no_transaction_off(session_patch: pytest.MonkeyPatch) -
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk(session_patch: pytest.MonkeyPatch) -> None:
     """Leave what is written to the operating system: tests kill processes, they do not cut the power."""
+    from cascade.records.database import Database
+
+    set_up = Database._set_up
+
+    def unsynchronized(database: Database, connection: sqlite3.Connection) -> None:
+        set_up(database, connection)
+        connection.execute("PRAGMA synchronous = OFF")
+
     session_patch.setattr(os, "fsync", lambda handle: None)
+    session_patch.setattr(Database, "_set_up", unsynchronized)
     session_patch.setattr("cascade.episodes.journal.SYNCHRONOUS", "OFF")
 
 

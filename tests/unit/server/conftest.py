@@ -13,7 +13,7 @@ from .observed import Answers, observed
 
 @pytest.fixture(scope="session")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what was observed, enough for a look. Some modules have one of their own."""
+    """Return a folder with what was observed, enough for a look."""
     folder = tmp_path_factory.mktemp("seen")
     asyncio.run(observed(folder, Answers(), 260))
     return folder

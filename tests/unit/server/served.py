@@ -41,6 +41,8 @@ _PATIENT = f"""
 import os, signal; os.cpu_count = lambda: {POOL - 4}
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts a process with it ignored, and then the server leaves it so
 from cascade.records import link; link.LIMIT_S = 60.0
+from cascade.records.database import Database; set_up = Database._set_up
+Database._set_up = lambda store, file: (set_up(store, file), file.execute("PRAGMA synchronous = OFF"))
 from cascade.cli.main import main; main()
 """
 """`cascade`, with so many threads in asyncio's pool, for which a store that is slow on a busy machine does not fail."""

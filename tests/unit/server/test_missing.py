@@ -15,24 +15,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.runtime import Runtime
 from cascade.server import feedback, modes
 
-from .observed import Answers, Held, ask, config_of, outcomes, over, serving, settled, store_of, text_of
-
-
-async def observed(folder: Path) -> None:
-    """Observe requests of customers whose names, and so whose roles, are the same in every run."""
-    async with serving(folder, Answers()) as client:
-        await asyncio.gather(
-            *(ask(client, text_of(number), **{"x-cascade-group": f"customer {number}"}) for number in range(300))
-        )
-    over(folder)
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what was observed."""
-    folder = tmp_path_factory.mktemp("seen")
-    asyncio.run(observed(folder))
-    return folder
+from .observed import Answers, Held, ask, config_of, outcomes, serving, settled, store_of, text_of
 
 
 def lose(folder: Path, role: str, count: int) -> None:
