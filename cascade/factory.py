@@ -20,7 +20,7 @@ from cascade.providers import registry
 from cascade.providers.base import Knows, Lacks, Provider
 from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.guard import Guard, Pace
-from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings
+from cascade.providers.registry import OPENAI_BASE, REPLAY, Endpoint, ProviderSettings
 
 if TYPE_CHECKING:
     from cascade.plans.presets import StrategyConfig
@@ -216,10 +216,6 @@ def _known_everywhere(provider: Knows, entry: ModelConfig) -> Callable[[str], fr
     return lambda _: frozenset.intersection(*map(provider.knows, sites))
 
 
-_STANDS_IN = "replay"
-"""The provider that replays a log, including the calls of verifiers."""
-
-
 def build_guards(
     config: CascadeConfig, providers: Mapping[str, Provider]
 ) -> tuple[Mapping[str, Guard], tuple[Guard, ...]]:
@@ -249,12 +245,12 @@ def build_guards(
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
         refuses = {entry.id: frozenset[str](entry.refuses) for entry in entries if entry.refuses}
-        weights = {} if kind == _STANDS_IN else {entry.id: entry.weights for entry in entries if entry.weights}
+        weights = {} if kind == REPLAY else {entry.id: entry.weights for entry in entries if entry.weights}
         guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses, pace=pace, deployments=weights)
         if kind not in providers:
             own.append(guard)
         guards |= {entry.id: guard for entry in entries}
-    if config.strategy.free_calls and config.provider.kind == _STANDS_IN:
+    if config.strategy.free_calls and config.provider.kind == REPLAY:
         return guards | dict.fromkeys(config.strategy.free_calls, next(iter(guards.values()))), tuple(own)
     for name, provider in config.strategy.free_providers().items():
         own.append(Guard(provider, per_call_s=config.timeouts.per_call_s))

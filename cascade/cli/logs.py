@@ -22,7 +22,7 @@ from cascade.collection import CollectSettings, check
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load
 from cascade.config.yamlfile import parse_yaml, read_yaml
-from cascade.episodes.opening import rows_of
+from cascade.episodes.opening import DEMO_REQUESTS, rows_of
 from cascade.errors import UsageError
 from cascade.logs.duck import MEMORY
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
@@ -35,8 +35,6 @@ from cascade.records.address import is_url, located
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
 from cascade.text import counted
-
-DEMO_REQUESTS = "demo-requests"
 
 
 def collect(
@@ -85,7 +83,17 @@ def collect(
     Example: cascade collect episodes.parquet --judge judge -o judged.parquet
     """
     name = dataset or (None if only or judge else Path(questions).stem)
-    settings = CollectSettings(resume, concurrency, max_cost, baseline, matcher, name, limit, only, judge)
+    settings = CollectSettings(
+        resume=resume,
+        concurrency=concurrency,
+        max_cost_usd=max_cost,
+        baselines=baseline,
+        matcher=matcher,
+        dataset=name,
+        limit=limit,
+        only=only,
+        judge=judge,
+    )
     source, configured = _demo(output, settings) if questions == DEMO_REQUESTS else (questions, config)
     with Meter() as meter:
         result = cascade.collect(

@@ -61,7 +61,7 @@ def _named(name: str, config: CascadeConfig) -> RunPlan:
     return RunPlan(build_strategy(changed), build_policy(changed), walk=name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectSettings:
     """How to collect.
 

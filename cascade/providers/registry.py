@@ -16,6 +16,8 @@ from cascade.providers.base import Provider
 from cascade.registry import Registry, callable_alone
 
 OPENAI_BASE = "https://api.openai.com/v1"
+REPLAY = "replay"
+"""The provider that replays a log, including the calls of verifiers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ PROVIDERS: Registry[Factory] = Registry(
         "litellm": "cascade.providers.litellm:create",
         "openai_http": "cascade.providers.openai_http:create",
         "local": "cascade.providers.local:create",
-        "replay": "cascade.providers.replay:create",
+        REPLAY: "cascade.providers.replay:create",
         "fake": "cascade.providers.fake:create",
     },
     callable_alone,
@@ -65,7 +67,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "litellm": (),
     "openai_http": (),
     "local": ("context_tokens", "threads"),
-    "replay": ("path",),
+    REPLAY: ("path",),
     "fake": ("replies",),
 }
 """The options of the built-in providers. Any other provider checks its own."""

@@ -18,6 +18,7 @@ from cascade.plans.agents import AGENTS
 from cascade.plans.prompts import load
 from cascade.plans.verdict import example_verdicts
 from cascade.providers.decision import described
+from cascade.providers.registry import REPLAY
 from cascade.safety import read_bounded, redact
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from cascade.plans.prompts import Prompts
 
 _MOST_FILE_BYTES = 16 << 20
-_STANDS_IN = "replay"
-"""The provider that replays logged replies."""
 _RATES = ("input", "output", "cached_input", "reasoning", "request")
 
 
@@ -83,7 +82,7 @@ def _served_by(config: CascadeConfig, entry: ModelConfig) -> Mapping[str, str | 
     The address comes from the configuration or the environment; it is None if the provider has a fixed one.
     """
     kind = config.provider_of(entry)
-    if kind == _STANDS_IN:
+    if kind == REPLAY:
         return None
     sites = {(address(config, kind, site), site.model) for site in entry.sites.values()}
     shown = [

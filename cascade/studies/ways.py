@@ -19,6 +19,7 @@ from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
 from cascade.fitting.fit import Fit, FitSettings, fit, thresholds
+from cascade.policies.live import STRICTEST
 from cascade.policies.networks import Networks, NetworkSettings, train
 from cascade.policies.policy import (
     ACTION,
@@ -37,7 +38,6 @@ from cascade.studies.diagnosis import Signal, limited, signals_of
 from cascade.table import Bools, Floats, Log, Node, Reference
 from cascade.types import BASE_ONLY
 
-STRICTEST = -np.inf
 NETWORK_LEARNS = 0.7
 """The share of the groups that trains a network; the others certify its threshold."""
 CHARGE = 0.1
