@@ -1,4 +1,4 @@
-"""Draw `docs/demo-ladder.svg`, the picture of the README: what ways to answer cost, and how often they are right.
+"""Draw `docs/demo-ladder.svg`, the picture of the README: what each method costs, and how often it is right.
 
     python benchmarks/demo_figure.py [--out docs/demo-ladder.svg] [--splits 20]
 
@@ -20,9 +20,10 @@ import numpy as np
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import JUDGING
 from cascade.episodes.opening import DEMO, DEMO_LADDER, open_log
+from cascade.policies.live import STRICTEST
 from cascade.policies.policy import Alone, Uala
+from cascade.studies.methods import Fitted, Played, Recorded, fixed
 from cascade.studies.study import SERVED, study
-from cascade.studies.ways import STRICTEST, Fitted, Played, Recorded, fixed
 from cascade.table import Log
 from cascade.types import BASE_ONLY
 
@@ -32,7 +33,7 @@ BLUE, GREY, RED = "#1f5fa8", "#6b6b6b", "#b4432f"
 
 
 class Spot(NamedTuple):
-    """Where a way to answer stands: its cost as a multiple of the guide's, and the share of right answers."""
+    """Where a method stands: its cost as a multiple of the guide's, and the share of right answers."""
 
     cost: float
     right: float
@@ -51,8 +52,8 @@ def learned(splits: int) -> dict[float, Spot]:
 def alone_and_judged() -> tuple[Spot, Spot, Spot]:
     """Return where the base alone, the guide alone, and rounds in which the guide judges stand."""
     log, promise = _log(DEMO), Promise("error", 0.1, CONFIDENCE)
-    ways = (Recorded(BASE_ONLY), fixed("guide", Alone(), STRICTEST), fixed("judged", Uala(), JUDGING))
-    base, guide, judged = (way.prepare(log, promise, 0)(log) for way in ways)
+    methods = (Recorded(BASE_ONLY), fixed("guide", Alone(), STRICTEST), fixed("judged", Uala(), JUDGING))
+    base, guide, judged = (method.prepare(log, promise, 0)(log) for method in methods)
     return _spot(base, guide), _spot(guide, guide), _spot(judged, guide)
 
 

@@ -32,8 +32,8 @@ from cascade.conformal.promise import Promise
 from cascade.episodes.opening import open_log
 from cascade.logs.questions import AskedQuestion
 from cascade.policies.policy import Random, Threshold, known_score
+from cascade.studies.methods import Method, fixed, one_test
 from cascade.studies.study import study
-from cascade.studies.ways import Way, fixed, one_test
 from cascade.table import AGREEMENT, Log
 from cascade.types import Question
 
@@ -119,7 +119,7 @@ def collected(rows: list[Any], address: str, folder: Path) -> Log:
 
 
 def main() -> None:
-    """Collect, then print a line for each effort and for each way to choose one."""
+    """Collect, then print a line for each effort and for each method to choose one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", type=Path)
     parser.add_argument("--replies", type=Path, required=True)
@@ -141,13 +141,13 @@ def main() -> None:
     for risk in (0.05, 0.1):
         for name, each in logs.items():
             score = known_score(each)
-            ways: list[Way] = [Seeded("fit"), OrReference(one_test("random", Random()))]
+            methods: list[Method] = [Seeded("fit"), OrReference(one_test("random", Random()))]
             if score is not None:
-                ways.append(OrReference(one_test("threshold", Threshold(score.signal, score.sign))))
+                methods.append(OrReference(one_test("threshold", Threshold(score.signal, score.sign))))
             if each.width > 2:
-                ways.append(fixed("serve if the two agree", Threshold(AGREEMENT, -1.0, tie=None), -0.5))
-            done = study(each, Promise("regret", risk, 0.9), ways, splits=SPLITS, seed=0)
-            rows = [done.row(way.name) for way in ways]
+                methods.append(fixed("serve if the two agree", Threshold(AGREEMENT, -1.0, tie=None), -0.5))
+            done = study(each, Promise("regret", risk, 0.9), methods, splits=SPLITS, seed=0)
+            rows = [done.row(method.name) for method in methods]
             parts = "; ".join(f"{row.name} {np.mean(row.curve):.3f} (lost {row.risk:.3f})" for row in rows)
             print(f"regret {risk:.0%}, {name}: {parts}", flush=True)
 

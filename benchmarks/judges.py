@@ -1,7 +1,7 @@
 """Decision judges: what a certified regret costs with them, whether it holds, and what canaries make of another judge.
 
     python benchmarks/judges.py year          false suspensions in 2,000 simulated years, by the law of the jitter
-    python benchmarks/judges.py cost FOLDER   MMLU: exact and fitted, beside simpler ways, 20 splits
+    python benchmarks/judges.py cost FOLDER   MMLU: exact and fitted, beside simpler methods, 20 splits
     python benchmarks/judges.py draws FOLDER  1,000 certificates, the log as the population: how many are broken
     python benchmarks/judges.py swap FOLDER   certified with one judge, served with another behind its name
 
@@ -39,8 +39,8 @@ from cascade.logs.questions import AskedQuestion
 from cascade.policies.canaries import FALSE_A_YEAR, MOST, REPEATS, RUNS_A_YEAR, p_value, runs_of
 from cascade.policies.policy import VERDICT, Random, Threshold, score_policy
 from cascade.providers.fake import FakeProvider, reply
+from cascade.studies.methods import Method, fixed, one_test, play
 from cascade.studies.study import study
-from cascade.studies.ways import Way, fixed, one_test, play
 from cascade.table import Floats, Log
 from cascade.types import Question, Request
 
@@ -115,17 +115,17 @@ def judged(folder: Path) -> dict[str, Log]:
 def cost(folder: Path) -> None:
     """Print cost and loss, as shares of the guide's cost and of the requests: exact, fitted, and by hand."""
     log, _, _, agree = pair(folder)
-    by_hand: list[Way] = [fixed(f"P(yes) > {at}", EXACT, -at) for at in (0.5, 0.7, 0.9)]
+    by_hand: list[Method] = [fixed(f"P(yes) > {at}", EXACT, -at) for at in (0.5, 0.7, 0.9)]
     simple, two = score_policy(log) or EXACT, fixed("serve if the two agree", EXACT, -0.5)
-    cells: list[tuple[str, Log, list[Way]]] = [("no signal", log, [OrReference(one_test("exact", Random()))])]
+    cells: list[tuple[str, Log, list[Method]]] = [("no signal", log, [OrReference(one_test("exact", Random()))])]
     cells.append(("log-prob", log, [OrReference(one_test("exact", replace(simple, tie=None))), Seeded("fit")]))
     for name, own in judged(folder).items():
         cells.append((name, own, [OrReference(one_test("exact", EXACT)), Seeded("fit"), *by_hand]))
         cells.append((f"{name} as a second model", agree[name], [two]))
         cells.append((f"{name}, its yes", replace(agree[name], cost_nano_usd=own.cost_nano_usd), [two]))
-    for risk, (name, own, ways) in product(RISKS, cells):
-        done = study(own, Promise("regret", risk, 0.9), ways, splits=SPLITS, seed=0)
-        rows = [done.row(way.name) for way in ways]
+    for risk, (name, own, methods) in product(RISKS, cells):
+        done = study(own, Promise("regret", risk, 0.9), methods, splits=SPLITS, seed=0)
+        rows = [done.row(method.name) for method in methods]
         parts = [f"{row.name} {np.mean(row.curve):.3f} (lost {row.risk:.3f})" for row in rows]
         print(f"regret {risk:.0%}, {name}: {'; '.join(parts)}", flush=True)
 

@@ -4,9 +4,9 @@
     python benchmarks/table.py FOLDER --switches --record FILE   what each part of `fit` is worth: it is switched off
     python benchmarks/table.py FOLDER --only zell_mmlu --splits 5 --risks 0.05
 
-FOLDER holds the public logs that `benchmarks/logs.py` names. A split prepares each way on 70 % of the groups and plays
-it on the others. A cost is a share of the reference's cost there, 1 where nothing is certified. "bound" is what the
-oracle pays; only logs where it saves 10 % or more are used. "fit" is a first attempt, whose whole level is .99 δ.
+FOLDER holds the public logs that `benchmarks/logs.py` names. A split prepares each method on 70 % of the groups and
+plays it on the others. A cost is a share of the reference's cost there, 1 where nothing is certified. "bound" is what
+the oracle pays; only logs where it saves 10 % or more are used. "fit" is a first attempt, whose whole level is .99 δ.
 The others have all of δ: MAPIE's fixed sequence along 400 quantiles of the named score, the exact binomial test at each
 of its values, the same with ties broken, and one threshold per rung, learned together on 30 % of the groups. "broken"
 counts the splits whose test requests lose more than promised, which a kept promise may do by chance.
@@ -46,8 +46,8 @@ from cascade.fitting.attempts import Attempts
 from cascade.fitting.divide import drawn, usable
 from cascade.fitting.fit import RUNGS, FitSettings
 from cascade.policies.policy import Policy, score_policy
+from cascade.studies.methods import Fitted, Method, Played, one_test, play
 from cascade.studies.study import study
-from cascade.studies.ways import Fitted, Played, Way, one_test, play
 from cascade.table import Log
 
 RISKS, CONFIDENCE, SPLITS, GRID = (0.05, 0.02), 0.9, 20, 400
@@ -57,7 +57,7 @@ WAYS = (FIT, *SIMPLE, TIES, ONE_PER_RUNG)
 SWITCHES = (FIT, "no ties", "no menu", "nothing learned", "no midway", "no ledger")
 
 
-# --- the ways ---
+# --- the methods ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class FixedSequence:
 class OrReference:
     """A test of one score by someone who asks the reference at once where what is certified costs no less."""
 
-    test: Way
+    test: Method
 
     @property
     def name(self) -> str:
@@ -121,8 +121,8 @@ class OrReference:
         return playing
 
 
-def ways(log: Log) -> list[Way]:
-    """Return the ways that are compared; those of one score only where the log names one."""
+def methods(log: Log) -> list[Method]:
+    """Return the methods that are compared; those of one score only where the log names one."""
     simple = score_policy(log)
     if simple is None:
         return [Seeded(FIT)]
@@ -136,10 +136,11 @@ def ways(log: Log) -> list[Way]:
     return [Seeded(FIT), *tests, *per_rung]
 
 
-def switched(log: Log) -> list[Way]:
+def switched(log: Log) -> list[Method]:
     """Return `fit` and the same with one part switched off, each."""
     simple = score_policy(log)
-    found: list[Way] = [Seeded(FIT), Seeded("no midway", replaced=((menu, "certify", partial(certify, midway=False)),))]
+    whole = (menu, "certify", partial(certify, midway=False))
+    found: list[Method] = [Seeded(FIT), Seeded("no midway", replaced=(whole,))]
     found.append(Seeded("no ledger", replaced=((fitting, "count", lambda *_: Attempts(None, share=1.0)),)))
     if simple is not None:
         found.append(Seeded("no ties", replaced=((menu, "tie_of", lambda _: None),)))
@@ -152,12 +153,12 @@ def switched(log: Log) -> list[Way]:
 
 
 class Done(NamedTuple):
-    """What the ways came to on one log at one risk, over all splits.
+    """What the methods came to on one log at one risk, over all splits.
 
     Attributes:
         family, name, risk, requests, groups, models: the log and the promise.
         bound: what the oracle pays.
-        cost: the cost of each way in each split.
+        cost: the cost of each method in each split.
         lost: its mean loss.
         broken: in how many splits it lost more than promised.
     """
@@ -173,18 +174,18 @@ class Done(NamedTuple):
     lost: dict[str, float]
     broken: dict[str, int]
 
-    def mean(self, way: str) -> float:
-        """Return the mean cost of a way; NaN if it was not run."""
-        return float(np.mean(self.cost[way])) if way in self.cost else math.nan
+    def mean(self, method: str) -> float:
+        """Return the mean cost of a method; NaN if it was not run."""
+        return float(np.mean(self.cost[method])) if method in self.cost else math.nan
 
     @property
     def better(self) -> str:
-        """The cheaper of the simple ways; `fit` where no score is named."""
-        return min((way for way in SIMPLE if way in self.cost), key=self.mean, default=FIT)
+        """The cheaper of the simple methods; `fit` where no score is named."""
+        return min((method for method in SIMPLE if method in self.cost), key=self.mean, default=FIT)
 
-    def gap(self, way: str, other: str) -> str:
-        """Return the paired difference of two ways with its standard error over the splits."""
-        gaps = np.array(self.cost[way]) - np.array(self.cost[other])
+    def gap(self, method: str, other: str) -> str:
+        """Return the paired difference of two methods with its standard error over the splits."""
+        gaps = np.array(self.cost[method]) - np.array(self.cost[other])
         return f"{gaps.mean():+.3f} ± {gaps.std(ddof=1) / math.sqrt(gaps.size):.3f}" if gaps.size > 1 else "–"
 
 
@@ -194,11 +195,11 @@ def _cells(folder: Path) -> dict[str, Any]:
 
 
 def run(folder: Path, name: str, risk: float, splits: int, switches: bool) -> Done:
-    """Play every way on all splits of a log."""
+    """Play every method on all splits of a log."""
     cell, promise = _cells(folder)[name], Promise("regret", risk, CONFIDENCE)
-    listed = (switched if switches else ways)(cell.log)
+    listed = (switched if switches else methods)(cell.log)
     done = study(cell.log, promise, listed, splits=splits, seed=zlib.crc32(name.encode()) % 1000)
-    rows = [row for row in done.rows if row.name in {way.name for way in listed}]
+    rows = [row for row in done.rows if row.name in {method.name for method in listed}]
     return Done(
         cell.family, name, risk, done.requests, done.groups, cell.log.width, cell.least(promise),
         {row.name: list(row.curve) for row in rows}, {row.name: row.risk for row in rows},
@@ -244,7 +245,7 @@ def table(done: Sequence[Done], columns: Sequence[str], splits: int) -> Iterator
     """Yield the lines of one risk: a line a log, then the geometric means of each family."""
     compared = columns == WAYS
     head = ["log", "requests", "models", "bound", *columns]
-    head += ["fit − better of MAPIE, exact"] if compared else [f"{way} − fit" for way in columns[1:]]
+    head += ["fit − better of MAPIE, exact"] if compared else [f"{method} − fit" for method in columns[1:]]
     yield _line([*head, "lost / broken: " + "; ".join(columns)])
     yield _line(["---"] * (len(head) + 1))
     for each in sorted(done, key=lambda one: (one.family, one.name)):
@@ -253,25 +254,27 @@ def table(done: Sequence[Done], columns: Sequence[str], splits: int) -> Iterator
             each.requests,
             each.models,
             _figure(each.bound),
-            *(_figure(each.mean(way)) for way in columns),
+            *(_figure(each.mean(method)) for method in columns),
         ]
         if compared:
             line.append(each.gap(FIT, each.better))
         else:
-            line += [each.gap(way, FIT) if way in each.cost else "–" for way in columns[1:]]
-        lost = [f"{100 * each.lost[way]:.1f} % / {each.broken[way]}" if way in each.lost else "–" for way in columns]
+            line += [each.gap(method, FIT) if method in each.cost else "–" for method in columns[1:]]
+        lost = [
+            f"{100 * each.lost[name]:.1f} % / {each.broken[name]}" if name in each.lost else "–" for name in columns
+        ]
         yield _line([*line, "; ".join(lost)])
     yield ""
-    extra = ["fit ÷ better of MAPIE, exact"] if compared else [f"{way} ÷ fit" for way in columns[1:]]
+    extra = ["fit ÷ better of MAPIE, exact"] if compared else [f"{method} ÷ fit" for method in columns[1:]]
     yield _line(["geometric means", "logs", *columns, *extra, f"broken of {splits}, mean: {'; '.join(columns)}"])
     yield _line(["---"] * (len(columns) + len(extra) + 3))
     for family, some in _families(done):
-        means = [_geometric([each.mean(way) for each in some]) for way in columns]
+        means = [_geometric([each.mean(method) for each in some]) for method in columns]
         if compared:
             ratios = [_geometric([each.mean(FIT) / each.mean(each.better) for each in some])]
         else:
-            ratios = [_geometric([each.mean(way) / each.mean(FIT) for each in some]) for way in columns[1:]]
-        broken = [[each.broken[way] for each in some if way in each.broken] for way in columns]
+            ratios = [_geometric([each.mean(method) / each.mean(FIT) for each in some]) for method in columns[1:]]
+        broken = [[each.broken[method] for each in some if method in each.broken] for method in columns]
         counts = "; ".join(f"{np.mean(each):.1f}" if each else "–" for each in broken)
         yield _line([family, len(some), *map(_figure, [*means, *ratios]), counts])
 

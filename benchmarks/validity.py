@@ -45,7 +45,7 @@ LONGEST = 6
 HARD = "hard"
 """The segment whose certificate is judged, on its own requests."""
 Served = tuple[Policy, float]
-Way = Callable[[Log, Promise, np.random.Generator], "Served | None"]
+Method = Callable[[Log, Promise, np.random.Generator], "Served | None"]
 
 
 class Row(NamedTuple):
@@ -217,13 +217,13 @@ def sure(kind: str, risk: float) -> Promise:
 
 
 class Case(NamedTuple):
-    """A row to measure: its name, its way, its promise, its population, and whether groups are drawn.
+    """A row to measure: its name, its method, its promise, its population, and whether groups are drawn.
 
     A row that fits anew each time has only a tenth of the calibrations.
     """
 
     name: str
-    way: Way
+    method: Method
     promise: Promise
     log: Log
     n: int
@@ -291,7 +291,7 @@ def measure(case: Case, calibrations: int) -> Row:
     ends = np.append(starts[1:], case.log.n)
     for number in range(calibrations):
         log = _draw(case, rng, starts, ends)
-        served = case.way(log, case.promise, rng)
+        served = case.method(log, case.promise, rng)
         if served is not None:
             certified += 1
             risks[number] = judge.risk(served)

@@ -32,8 +32,8 @@ from table import OrReference, Seeded
 from cascade.conformal.promise import Promise
 from cascade.policies.policy import TIE, Random, known_score
 from cascade.policies.signals import OF_MESSAGES
+from cascade.studies.methods import Method, one_test
 from cascade.studies.study import study
-from cascade.studies.ways import Way, one_test
 from cascade.table import AGREEMENT, Log
 
 CONFIDENCE, SPLITS = 0.9, 20
@@ -64,10 +64,10 @@ def run(cell: Cell, risk: float, splits: int) -> tuple[str, str, str | None, dic
     """Return a log's family and name, the score that it had, the cost of each column in each split, and the loss."""
     promise, costs, lost = Promise("regret", risk, CONFIDENCE), dict[str, list[float]](), 0.0
     for column, log in logs(cell.log):
-        ways: list[Way] = [Seeded(FIT)]
+        methods: list[Method] = [Seeded(FIT)]
         if column == FIT:
-            ways.append(OrReference(one_test(COIN, Random())))
-        done = study(log, promise, ways, splits=splits, seed=zlib.crc32(cell.log.name.encode()) % 1000)
+            methods.append(OrReference(one_test(COIN, Random())))
+        done = study(log, promise, methods, splits=splits, seed=zlib.crc32(cell.log.name.encode()) % 1000)
         costs[column] = list(done.row(FIT).curve)
         if column == FIT:
             costs[COIN], lost = list(done.row(COIN).curve), done.row(FIT).risk

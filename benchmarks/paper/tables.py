@@ -51,8 +51,8 @@ from cascade.conformal.path import UNITS, Scores, hopeless, reaches, strict_to_l
 from cascade.conformal.promise import Promise
 from cascade.policies.networks import NetworkSettings, train
 from cascade.policies.policy import Policy, score_policy
+from cascade.studies.methods import Uniform
 from cascade.studies.study import student_quantile
-from cascade.studies.ways import Uniform
 from cascade.table import Log
 
 CENTS, FRESH, ABOVE_ALL, ALIKE = QUESTIONS * 1e-7, 20_000, 1.0, 0.03

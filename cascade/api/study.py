@@ -54,16 +54,16 @@ from cascade.runtime import Runtime
 from cascade.scale import HERE
 from cascade.serving.conditions import made_for
 from cascade.studies.diagnosis import Signal, break_even
+from cascade.studies.methods import Served, methods
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
-from cascade.studies.ways import Served, ways
 from cascade.table import Log as Columns
 from cascade.types import Call, Completion, Message, Question, Request
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class StudyResult(Result):
-    """What a cascade would save on a log, and what every other way costs: a study and a report for each data set."""
+    """What a cascade would save on a log, and what every other method costs: a study and a report for each data set."""
 
     studies: tuple[Study, ...]
 
@@ -113,7 +113,7 @@ def compare(
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
 ) -> StudyResult:
-    """Compare every way to answer on the same random splits of a log.
+    """Compare every method on the same random splits of a log.
 
     Args:
         log: a log, or its name; `open_log` takes what chooses or judges its rows.
@@ -140,7 +140,7 @@ def compare(
         tell(notice)
     for data in reads:
         goal = promise or default_promise(data)
-        trained = None if networks is None else ways(data.log, goal, networks)
+        trained = None if networks is None else methods(data.log, goal, networks)
         studies.append(study(data.log, goal, trained, splits=splits, seed=seed, on=on, show=show))
     (configured, why), reports = config_here(reading, reads), list[Report]()
     if why:
@@ -215,9 +215,9 @@ def evaluate(
     reading, reports = read_judged(options, kind, tell), list[Report]()
     for data in reads_for(reading, kind, options.matcher or _comparator(directory)):
         part, goal = data.log, promise or default_promise(data)
-        ways = {"policy": Served(*settings.rule(part.nodes))} if directory is None else served(directory, part)
+        methods = {"policy": Served(*settings.rule(part.nodes))} if directory is None else served(directory, part)
         requests = Requests() if directory is None else directory.requests
-        reports.append(evaluation(part, goal, ways, requests, seed))
+        reports.append(evaluation(part, goal, methods, requests, seed))
     return Result(reports=tuple(reports), detailed=True, listed_as="reports")
 
 

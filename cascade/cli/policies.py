@@ -72,7 +72,7 @@ def compare(
     reviews: opt.Reviews = None,
     label_rate: opt.LabelRate = None,
 ) -> None:
-    """Compare every way to answer on the same random splits of a log. No model is asked.
+    """Compare every method on the same random splits of a log. No model is asked.
 
     Example: cascade compare episodes.parquet --promise coverage --risk 0.1
     """

@@ -250,9 +250,9 @@ class _Walk:
         """Buy a node. A failure is raised if text was already shown or no other node can answer, else noted."""
         node = self.nodes[number - 1]
         try:
-            ways = {"answer": self._answer, "direct": self._direct, "verdict": self._judge, "check": self._check}
-            ways |= {"decide": self._decide, "exit": self._exit}
-            yield from ways[node.purpose if node.purpose in ways else node.kind.reply](number, node, draft)
+            handlers = {"answer": self._answer, "direct": self._direct, "verdict": self._judge, "check": self._check}
+            handlers |= {"decide": self._decide, "exit": self._exit}
+            yield from handlers[node.purpose if node.purpose in handlers else node.kind.reply](number, node, draft)
         except ProviderError as error:
             if error.shown or self._needs(number, node, draft):
                 raise

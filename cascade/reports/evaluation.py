@@ -22,9 +22,10 @@ from cascade.fitting.divide import drawn, unseen, usable
 from cascade.fitting.fit import LEAST_GROUPS
 from cascade.logs.values import instant
 from cascade.policies.directory import PolicyDirectory, Requests
+from cascade.policies.live import STRICTEST
 from cascade.policies.policy import Alone, Depth, Policy, drawn_number
 from cascade.reports.report import Report, Table, promise_line
-from cascade.studies.ways import STRICTEST, Played, Served
+from cascade.studies.methods import Played, Served
 from cascade.table import Bools, Floats, Log
 from cascade.text import counted
 
@@ -52,27 +53,27 @@ def served(read: PolicyDirectory, log: Log) -> dict[str, Served]:
     return {"policy": Served(read.policy, certificates[""].kappa if "" in certificates else STRICTEST, kappas)}
 
 
-def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests: Requests, seed: int = 0) -> Report:
-    """Play ways to serve on a log, at fixed thresholds.
+def evaluation(log: Log, promise: Promise, methods: Mapping[str, Served], requests: Requests, seed: int = 0) -> Report:
+    """Play methods on a log, at fixed thresholds.
 
-    Intervals are 95 % percentiles of a bootstrap over the groups, the same draws for all ways: how the means would vary
+    Intervals are 95 % percentiles of a bootstrap over the groups, the same draws for all methods: how means would vary
     with other requests of the same kind. There is none with fewer than `LEAST_GROUPS` groups. Repeated requests count
     once, and requests do not count if the log lacks a call that is made for them.
 
     Args:
         log: the log.
         promise: decides which requests are lost.
-        ways: by name; the first is the policy that is evaluated.
+        methods: by name; the first is the policy that is evaluated.
         requests: those that made and proved the policy, which does better on them than on others.
         seed: the seed of the bootstrap.
 
     Raises:
         UsageError: the log lacks a signal that a policy reads, or every request lacks a call that it makes.
     """
-    for way in ways.values():
-        way.policy.refuse_lacking(log)
+    for method in methods.values():
+        method.policy.refuse_lacking(log)
     distinct = usable(log, promise).log
-    lengths = np.stack([way.play(distinct, promise).length for way in ways.values()])
+    lengths = np.stack([method.play(distinct, promise).length for method in methods.values()])
     logged: Bools = np.asarray(np.isfinite(lengths).all(axis=0), dtype=np.bool_)
     if not logged.any():
         raise UsageError(f"{log.name} lacks a call that the policy makes on every request: log each model's answer.")
@@ -80,12 +81,12 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     baselines = {} if test.reference is None else {"reference alone": Served(Alone())}
     if np.count_nonzero(test.steps == test.steps[0]) == 1:
         baselines[f"{test.nodes[0].name} alone"] = Served(Depth((0,)))
-    played = {name: way.play(test, promise) for name, way in {**ways, **baselines}.items()}
+    played = {name: method.play(test, promise) for name, method in {**methods, **baselines}.items()}
     figures = _figures(played, test.groups, seed)
     first, size, groups = next(iter(figures.values())), test.n, len(set(test.groups))
     fresh = unseen(test, requests.fitted, requests.chose, requests.certified)
-    way = next(iter(ways.values()))
-    lost, served_at = way.play(fresh, promise).loss, test.take(way.covers(test))
+    method = next(iter(methods.values()))
+    lost, served_at = method.play(fresh, promise).loss, test.take(method.covers(test))
     seen = served_at.n - unseen(served_at, requests.fitted, requests.chose, requests.certified).n
     fresh_lost = float(np.nanmean(lost)) if (~np.isnan(lost)).any() else None
     hand = f"Nothing is certified. A request is lost where {promise.rules.lost_when}."
@@ -115,15 +116,15 @@ def _ratios(played: Played, alone: Played | None) -> dict[str, tuple[Floats, Flo
     priced = (
         np.zeros(played.cost.size, dtype=np.bool_) if alone is None else ~np.isnan(played.cost) & ~np.isnan(alone.cost)
     )
-    costs = [np.where(priced, way.cost, 0.0) for way in (played, played if alone is None else alone)]
+    costs = [np.where(priced, method.cost, 0.0) for method in (played, played if alone is None else alone)]
     return ratios | {"cost_share": (costs[0], costs[1])}
 
 
 def _figures(
-    ways: Mapping[str, Played], groups: tuple[str, ...], seed: int
+    methods: Mapping[str, Played], groups: tuple[str, ...], seed: int
 ) -> dict[str, dict[str, tuple[float | None, float | None, float | None]]]:
-    """Return mean, low and high by way and figure, None where unknown: percentiles of a bootstrap over the groups."""
-    sums = {name: _ratios(played, ways.get("reference alone")) for name, played in ways.items()}
+    """Return mean, low and high by method and figure, None where unknown: percentiles of a bootstrap over groups."""
+    sums = {name: _ratios(played, methods.get("reference alone")) for name, played in methods.items()}
     columns = np.stack([column for values in sums.values() for pair in values.values() for column in pair], axis=1)
     member = np.unique(np.array(groups), return_inverse=True)[1]
     size, chance = int(member.max()) + 1, np.random.default_rng(seed % 2**63)
@@ -137,7 +138,7 @@ def _figures(
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0)
         ends[:, ends[0] == ends[1]] = np.nan  # a figure without variation in these requests says nothing about others
     cells = iter([[x if np.isfinite(x) else None for x in row] for row in np.vstack([values[:1], ends]).T.tolist()])
-    return {way: {name: (*next(cells),) for name in ratios} for way, ratios in sums.items()}  # type: ignore[misc]  # of three
+    return {method: {name: (*next(cells),) for name in ratios} for method, ratios in sums.items()}  # type: ignore[misc]  # of three
 
 
 def _cell(name: str, figures: Mapping[str, tuple[float | None, float | None, float | None]]) -> str:

@@ -1,4 +1,4 @@
-"""The report of a study: what `fit` would save on a log, beside every other way to answer, and why."""
+"""The report of a study: what `fit` would save on a log, beside every other method, and why."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cascade.fitting.fit import LOG_COSTS
 from cascade.policies.policy import LENGTH
 from cascade.reports.report import Report, Table, loss_line, promise_document, promise_line, share, tenths
 from cascade.studies.diagnosis import Signal
+from cascade.studies.methods import NO_SIGNAL
 from cascade.studies.study import SERVED, Interval, Row, Study
-from cascade.studies.ways import NO_SIGNAL
 from cascade.text import percent
 
 TOO_GOOD = 0.99
@@ -144,13 +144,13 @@ def _more_requests(study: Study, proves: int, command: str | None) -> str:
 def _ways_table(study: Study) -> Table:
     rows, refused = study.rows, any(row.refused for row in study.rows)
     right = "same" if study.promise.rules.compares else "right"  # then right means the same as the reference
-    columns = ("way", "cost", "saves, 95 %", "lost", right, "calls", "kept", *["refused"] * refused)
-    figures = [(*_way(row, full=row.requests == rows[0].requests), *[str(row.refused)] * refused) for row in rows]
+    columns = ("method", "cost", "saves, 95 %", "lost", right, "calls", "kept", *["refused"] * refused)
+    figures = [(*_method(row, full=row.requests == rows[0].requests), *[str(row.refused)] * refused) for row in rows]
     title = "cost: a share of the reference's; kept: different answers; refused: splits in which nothing was proven"
     return Table(title if refused else title.partition("; refused")[0], columns, tuple(figures))
 
 
-def _way(row: Row, *, full: bool) -> tuple[str, ...]:
+def _method(row: Row, *, full: bool) -> tuple[str, ...]:
     name = row.name if full else f"{row.name} (on {row.requests:.0f})"
     return (
         name,
@@ -205,12 +205,13 @@ def study_document(study: Study) -> dict[str, Any]:
         "seed",
         "bound",
     )
+    figures = [name for name in Row.__slots__ if name != "curve"]
     return {
         "log": study.log,
         "promise": promise_document(study.promise),
         **{name: getattr(study, name) for name in names},
         "why": {name: value for name, value in study.why._asdict().items() if name != "signals"},
-        "ways": [{name: _plain(getattr(row, name)) for name in Row.__slots__ if name != "curve"} for row in study.rows],
+        "methods": [{name: _plain(getattr(row, name)) for name in figures} for row in study.rows],
     }
 
 

@@ -141,8 +141,8 @@ def _price(log: Log) -> float | None:
         return None
     rows, paid = log.priced, log.cost_nano_usd[:, log.steps == log.steps[0]].sum(axis=1)
     if BASE_ONLY in log.baselines:
-        way = log.baselines[BASE_ONLY]
-        rows, paid = rows & way.known & (way.cost_nano_usd >= 0), way.cost_nano_usd
+        walk = log.baselines[BASE_ONLY]
+        rows, paid = rows & walk.known & (walk.cost_nano_usd >= 0), walk.cost_nano_usd
     alone = int(log.reference.cost_nano_usd[rows].sum())
     return float(paid[rows].sum() / alone) if alone else None
 

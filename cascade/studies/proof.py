@@ -20,7 +20,7 @@ from cascade.fitting.attempts import FIRST
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable
 from cascade.policies.directory import PolicyDirectory
-from cascade.studies.ways import Served
+from cascade.studies.methods import Served
 from cascade.table import Log
 
 _ROUNDED = 1 + 1e-9

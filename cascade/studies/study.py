@@ -1,8 +1,8 @@
-"""The study behind `compare` and `prove`: prepare each way on a part of a log, and play it on the rest.
+"""The study behind `compare` and `prove`: prepare each method on a part of a log, and play it on the rest.
 
-A split gives each group to one side or the other. A way is prepared on the first side as a user would prepare it, and
-divides that side further if it learns. It is played on the other side, where its cost, its losses and what it serves
-are recorded. Differences are paired over the splits.
+A split gives each group to one side or the other. A method is prepared on the first side as a user would prepare it,
+and divides that side further if it learns. It is played on the other side, where its cost, its losses and what it
+serves are recorded. Differences are paired over the splits.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cascade.fitting.fit import LEAST_GROUPS
 from cascade.policies.policy import Alone, Depth
 from cascade.scale import HERE, spread
 from cascade.studies.diagnosis import Diagnosis, diagnose
-from cascade.studies.ways import Fitted, Played, Way, fixed, ways
+from cascade.studies.methods import Fitted, Method, Played, fixed, methods
 from cascade.table import Bools, Floats, Log
 
 FITS = 0.7
-"""The share of the groups that a way is prepared on."""
+"""The share of the groups that a method is prepared on."""
 SERVED = Fitted().name
 
 RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
@@ -115,10 +115,10 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way over all splits; NaN means unknown.
+    """One method over all splits; NaN means unknown.
 
     Attributes:
-        name: the name of the way.
+        name: the name of the method.
         cost_share: its cost / the reference's, with an interval; None if a cost is unknown.
         saving: 1 − `cost_share`: how much less it costs than the reference; also None for the reference itself.
         broken: the number of splits in which a policy was proven and its loss exceeded the promise.
@@ -154,7 +154,7 @@ class Study:
         unpriced: the requests that lack a cost; savings are computed on the others.
         fitted_on, tested_on: groups on each side of a split.
         splits, seed: the number of splits, and the seed of their draw.
-        rows: one for each way, the reference first.
+        rows: one for each method, the reference first.
         bound: the cost of `oracle_cost` / the reference's, as a mean over the test sides; None if unknown.
         why: the diagnosis of the log.
     """
@@ -175,7 +175,7 @@ class Study:
     why: Diagnosis
 
     def row(self, name: str) -> Row:
-        """Return a way's row."""
+        """Return a method's row."""
         return next(row for row in self.rows if row.name == name)
 
     @property
@@ -203,19 +203,19 @@ class Study:
 def study(
     log: Log,
     promise: Promise,
-    others: Sequence[Way] | None = None,
+    others: Sequence[Method] | None = None,
     *,
     splits: int = 20,
     seed: int = 0,
     on: str = HERE,
     show: Callable[[str, int, int], None] = lambda name, done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Study:
-    """Prepare every way on splits of a log, and play it on the rest.
+    """Prepare every method on splits of a log, and play it on the rest.
 
     Args:
         log: the log.
         promise: what is promised.
-        others: the ways; by default those of `ways`.
+        others: the methods; by default those of `methods`.
         splits: the number of splits.
         seed: the same seed gives the same figures.
         on: where the splits are played, as for `scale.spread`; the figures are the same everywhere.
@@ -228,8 +228,9 @@ def study(
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
     requests = ready.log
-    reference: Way = fixed("every call", Depth()) if requests.reference is None else fixed("reference alone", Alone())
-    playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
+    has_none = requests.reference is None
+    reference: Method = fixed("every call", Depth()) if has_none else fixed("reference alone", Alone())
+    playing = [reference, *(method for method in others or methods(requests, promise) if method.name != reference.name)]
     drawn, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
     with closing(spread(partial(_split, requests, promise, playing), drawn, on)) as results:
         for result in results:
@@ -240,7 +241,7 @@ def study(
         np.array([bound for _, bound, _ in done]),
         np.array([figures for *_, figures in done]),
     )
-    rows = [_row(way.name, figures[:, at].T, promise, sides, of_reference=not at) for at, way in enumerate(playing)]
+    rows = [_row(each.name, figures[:, at].T, promise, sides, of_reference=not at) for at, each in enumerate(playing)]
     return Study(
         requests.name, promise, requests.n, len(set(requests.groups)), ready.repeated, ready.unknown,
         int(np.count_nonzero(~requests.priced)), *sides, splits, seed, tuple(rows),
@@ -249,11 +250,11 @@ def study(
 
 
 _Split: TypeAlias = tuple[tuple[int, int], float, list[list[float]]]
-"""The numbers of groups on both sides, the bound, and each way's figures. NaN means unknown."""
+"""The numbers of groups on both sides, the bound, and each method's figures. NaN means unknown."""
 
 
-def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int, Bools]) -> _Split:
-    """Prepare every way, the reference first, on the rows of one side of a split, and play it on the others."""
+def _split(log: Log, promise: Promise, playing: Sequence[Method], split: tuple[int, Bools]) -> _Split:
+    """Prepare every method, the reference first, on the rows of one side of a split, and play it on the others."""
     seed, fits = split
     here, rest = log.take(fits), log.take(~fits)
     alone = playing[0].prepare(here, promise, seed)(rest)
@@ -261,16 +262,16 @@ def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int,
     least, cost = oracle_cost(rest, promise), _mean(alone.cost)
     bound = least / cost if least is not None and cost > 0 else math.nan
     figures = list[list[float]]()
-    for way in playing:
+    for method in playing:
         try:
-            figures.append([*_figures(way.prepare(here, promise, seed)(rest), alone), 0.0])
+            figures.append([*_figures(method.prepare(here, promise, seed)(rest), alone), 0.0])
         except NotCertifiedError:  # the reference answers
             figures.append([*_figures(alone, alone), 1.0])
     return (len(set(here.groups)), len(set(rest.groups))), bound, figures
 
 
 def _figures(played: Played, alone: Played) -> Iterator[float]:
-    """Yield a way's cost share, and the means of its columns."""
+    """Yield a method's cost share, and the means of its columns."""
     priced = np.isfinite(played.cost) & np.isfinite(alone.cost)
     paid = float(alone.cost[priced].sum())
     yield float(played.cost[priced].sum()) / paid if paid else math.nan
@@ -292,7 +293,7 @@ def _sides(log: Log, count: int, seed: int) -> Iterator[Bools]:
 
 
 def _row(name: str, figures: Floats, promise: Promise, sides: tuple[int, int], *, of_reference: bool) -> Row:
-    """Return the means of a way's figures over the splits."""
+    """Return the means of a method's figures over the splits."""
     share, *means, refused = figures
     cost = None if np.isnan(share).any() else interval(share, *sides)
     ends = None if cost is None or of_reference else (cost.mean, cost.high, cost.low)

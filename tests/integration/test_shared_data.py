@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 def seen(episodes: Path, splits: int = 1) -> Seen:
-    """Compare every way to answer on a log."""
+    """Compare every method on a log."""
     opened = cascade.open_log(str(episodes), tell=lambda _: None)
     found = cascade.compare(opened, Promise("coverage", 0.1), splits=splits, tell=lambda _: None)
     documents = json.loads(json.dumps(found.to_dict(), allow_nan=False))["studies"]
@@ -51,14 +51,14 @@ def shares(log: Log) -> tuple[float, ...]:
 
 def sane(document: dict[str, Any]) -> None:
     """Check what holds for every comparison."""
-    assert document["ways"][-1]["name"] == "cascade fit"
-    for way in document["ways"]:
-        assert 0 <= way["right"] <= 1
-        assert 0 <= way["risk"] <= 1 - way["right"] + 1e-12 or way["name"] in {"reference alone", "random"}
-        assert way["cost_share"] is None or way["cost_share"]["mean"] >= 0
-        kept = way["risk"] <= 0.1 and way["name"] not in {BASE_ONLY, *BASELINES}
-        if document["bound"] is not None and kept and way["cost_share"] is not None:
-            assert way["cost_share"]["mean"] >= document["bound"] * (1 - 1e-9), way["name"]
+    assert document["methods"][-1]["name"] == "cascade fit"
+    for method in document["methods"]:
+        assert 0 <= method["right"] <= 1
+        assert 0 <= method["risk"] <= 1 - method["right"] + 1e-12 or method["name"] in {"reference alone", "random"}
+        assert method["cost_share"] is None or method["cost_share"]["mean"] >= 0
+        kept = method["risk"] <= 0.1 and method["name"] not in {BASE_ONLY, *BASELINES}
+        if document["bound"] is not None and kept and method["cost_share"] is not None:
+            assert method["cost_share"]["mean"] >= document["bound"] * (1 - 1e-9), method["name"]
 
 
 # Questions, and how often base, guide and some answer are right, as data/README.md has them.

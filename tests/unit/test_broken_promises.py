@@ -25,7 +25,7 @@ from cascade.modes.look import Observed, look_at
 from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
 from cascade.policies.directory import PolicyDirectory
-from cascade.studies.ways import play_fit
+from cascade.studies.methods import play_fit
 from cascade.table import Log, Node, Reference
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

@@ -107,9 +107,9 @@ class Responses(Dialect):
         if not self.begun:
             yield self._start(reply.model)
         response = self.whole(reply, extension)
-        ways = {"message": self._message, "function_call": self._function_call, "reasoning": self._reasoning}
+        handlers = {"message": self._message, "function_call": self._function_call, "reasoning": self._reasoning}
         for number, entry in enumerate(response["output"]):
-            yield from ways[entry["type"]](number, entry)
+            yield from handlers[entry["type"]](number, entry)
             yield self._event("response.output_item.done", output_index=number, item=entry)
         yield self._event(f"response.{response['status']}", response=response)
 

@@ -79,12 +79,12 @@ def test_a_configured_judge_has_the_price_of_adding_it(cli, written, tmp_path):
 def test_what_is_promised(cli, written, command, options, kind, risk, confidence):
     (found,) = cli(command, written(ladder_rows(60)), *QUICK, *options, "--json").document["studies"]
     assert found["promise"] == {"kind": kind, "risk": risk, "confidence": confidence}
-    assert (found["requests"], found["splits"], found["ways"][-1]["name"]) == (60, 2, "cascade fit")
+    assert (found["requests"], found["splits"], found["methods"][-1]["name"]) == (60, 2, "cascade fit")
 
 
 def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli, written):
     (found,) = cli("prove", written(ladder_rows(300)), "--splits", "5", "--json").document["studies"]
-    (fit,) = [way for way in found["ways"] if way["name"] == "cascade fit"]
+    (fit,) = [method for method in found["methods"] if method["name"] == "cascade fit"]
     assert found["verdict"] == "saves"
     assert fit["saving"]["mean"] == pytest.approx(1 - (1 + 9 / 3) / 9, abs=0.1)  # it may give up 5 % of them too
     assert (found["why"]["auroc"], found["why"]["asked_again"]) == (1.0, pytest.approx(1 / 9))
@@ -214,7 +214,7 @@ def test_a_proof_counts_what_people_found_lost(logged, rate):
     log, reviews = logged(rate)
     found = proved(log, reviews)
     assert found["promise"]["kind"] == "regret"
-    base = next(way for way in found["ways"] if way["name"].endswith(" alone") and way["calls"] == 1 and way["risk"])
+    base = next(row for row in found["methods"] if row["name"].endswith(" alone") and row["calls"] == 1 and row["risk"])
     assert base["risk"] == pytest.approx(DIFFERS * HARMS, abs=0.05)  # agreement alone would say 0.4
     assert found["why"]["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.05)
 
@@ -245,7 +245,7 @@ def test_without_a_judgement_a_differing_output_is_lost(logged):
     log, reviews = logged(judged=False)
     told: list[str] = []
     found = proved(log, reviews, tell=told.append)
-    base = next(way for way in found["ways"] if way["name"].endswith(" alone") and way["calls"] == 1 and way["risk"])
+    base = next(row for row in found["methods"] if row["name"].endswith(" alone") and row["calls"] == 1 and row["risk"])
     assert base["risk"] == pytest.approx(DIFFERS, abs=0.06)
     assert any("lack a judgement, which counts as a loss" in one for one in told)
 

@@ -33,8 +33,8 @@ from cascade.policies.live import Live
 from cascade.policies.policy import Alone, Depth, Policy, Random, Threshold, ranked
 from cascade.reports.evaluation import evaluation
 from cascade.reports.fit import fit_report
+from cascade.studies.methods import Fitted, Router, Served
 from cascade.studies.study import oracle_cost, study
-from cascade.studies.ways import Fitted, Router, Served
 from cascade.table import COST, Baseline, Floats, Log, Node, Reference
 from cascade.types import Call, Completion, Question, Request, Step, Usage
 from unit.fitting.random_logs import random_log
@@ -703,13 +703,13 @@ def test_no_policy_costs_less_than_the_bound():
     """All 3^n ways to answer 6 requests of a ladder of three, by force."""
     for seed in range(5):
         log = drawn_log(6, seed, models=3)
-        promise, ways = Promise("regret", 0.2, 0.9), []
+        promise, costs = Promise("regret", 0.2, 0.9), []
         loss, cost = promise.rules.loss(log), log.cost_nano_usd
         for number in range(3**6):
             choice = np.array([number // 3**row % 3 for row in range(6)])
             if loss[np.arange(6), choice].sum() <= 0.2 * 6:
-                ways.append(cost[np.arange(6), choice].sum() / 6)
-        assert oracle_cost(log, promise) == pytest.approx(min(ways))
+                costs.append(cost[np.arange(6), choice].sum() / 6)
+        assert oracle_cost(log, promise) == pytest.approx(min(costs))
 
 
 def test_a_study_prepares_on_one_side_and_counts_on_the_other():

@@ -1,4 +1,4 @@
-"""Ways to answer, what a study counts of them, why they save or do not, and what the report says first."""
+"""Methods of answering, what a study counts of them, why they save or do not, and what the report says first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.networks import Networks, NetworkSettings
 from cascade.policies.policy import Depth, Threshold, Uala
 from cascade.reports.study import study_report
-from cascade.studies import ways as rooms
+from cascade.studies import methods as rooms
 from cascade.studies.diagnosis import auroc, diagnose, limited, needed, signals_of
-from cascade.studies.study import SERVED, Interval, interval, oracle_cost, study
-from cascade.studies.ways import (
+from cascade.studies.methods import (
     NO_SIGNAL,
     ROUTER,
     Chosen,
@@ -29,10 +28,11 @@ from cascade.studies.ways import (
     Uniform,
     chance,
     fixed,
-    network_ways,
+    methods,
+    network_methods,
     tuned,
-    ways,
 )
+from cascade.studies.study import SERVED, Interval, interval, oracle_cost, study
 from cascade.table import COST, Baseline, Log, Node, Reference
 from unit.fitting.test_fit import drawn_log
 
@@ -75,7 +75,7 @@ def test_what_is_saved_is_counted_on_the_requests_that_have_all_costs():
     assert 0.1 < done.row("every call").cost_share.mean < 1.5
 
 
-# --- ways ---
+# --- methods ---
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_what_is_saved_is_counted_on_the_requests_that_have_all_costs():
     ],
 )
 def test_a_log_has_the_ways_that_it_has_the_numbers_for(log, names, signals):
-    found = [way.name for way in ways(log, REGRET)]
+    found = [method.name for method in methods(log, REGRET)]
     assert found == [*names, "one threshold", "one threshold, ties broken", *signals, SERVED]
 
 
 @pytest.mark.parametrize(("promise", "tie"), [(REGRET, COST), (Promise("error", 0.3, 0.9), None)])
 def test_costs_break_ties_only_where_going_on_loses_nothing(promise, tie):
-    tests = {way.name: way for way in ways(drawn_log(30), promise)}
-    way = tests["one threshold, ties broken"]
-    assert isinstance(way, Chosen)
-    policy, _ = way.choose(drawn_log(300), promise, 0)
+    tests = {method.name: method for method in methods(drawn_log(30), promise)}
+    method = tests["one threshold, ties broken"]
+    assert isinstance(method, Chosen)
+    policy, _ = method.choose(drawn_log(300), promise, 0)
     assert getattr(policy, "tie", "") == tie
 
 
@@ -121,7 +121,7 @@ def test_a_router_pays_one_call_a_request_and_keeps_its_promise():
     assert hard[1_000:][played.cost == 20].max() <= hard[1_000:][played.cost == 100].min()
     walk = rooms.Fitted().prepare(fits, REGRET, 0)(rest)  # it must buy the first answer, which tells nothing here
     assert played.cost.mean() < walk.cost.mean()
-    listed = [[way.name for way in ways(each, REGRET)] for each in (log, replace(log, features={}))]
+    listed = [[method.name for method in methods(each, REGRET)] for each in (log, replace(log, features={}))]
     assert [ROUTER in names for names in listed] == [True, False]
 
 
@@ -135,8 +135,8 @@ class InOrder(Threshold):
 def test_a_record_that_lacks_a_call_is_known_where_the_policy_stops_before_it():
     log = drawn_log(200, models=3)
     audited = replace(log, bought=log.bought & (np.arange(3) != 1))  # as an audit asks them
-    way = Served(InOrder("self_check", -1.0, tie=None), -0.5)
-    whole, played = way.play(log, REGRET), way.play(audited, REGRET)
+    method = Served(InOrder("self_check", -1.0, tie=None), -0.5)
+    whole, played = method.play(log, REGRET), method.play(audited, REGRET)
     stops = whole.length == 1
     assert 0.2 < stops.mean() < 0.8
     np.testing.assert_array_equal(played.loss, np.where(stops, whole.loss, np.nan))
@@ -147,11 +147,11 @@ def test_a_record_that_lacks_a_call_is_known_where_the_policy_stops_before_it():
 
 def test_a_recorded_walk_is_unknown_where_the_log_has_none():
     log = rounds(50)
-    way, known = log.baselines["LLM-exit, base"], log.baselines["LLM-exit, base"].known
+    method, known = log.baselines["LLM-exit, base"], log.baselines["LLM-exit, base"].known
     assert log.reference is not None
     for promise, lost in (
-        (REGRET, (1 - way.right) * log.reference.right),
-        (COVERAGE, ~way.covered & (log.right == 1).any(axis=1)),
+        (REGRET, (1 - method.right) * log.reference.right),
+        (COVERAGE, ~method.covered & (log.right == 1).any(axis=1)),
     ):
         played = Recorded("LLM-exit, base").prepare(log, promise, 0)(log)
         np.testing.assert_array_equal(played.loss[known], np.asarray(lost, dtype=float)[known])
@@ -193,13 +193,13 @@ def test_networks_that_are_alike_are_trained_once(monkeypatch):
 
     monkeypatch.setattr(rooms, "train", counted)
     log, quick = rounds(120), NetworkSettings(steps=2, layers=(4,))
-    played = {way.name: way.prepare(log, COVERAGE, 0)(log) for way in network_ways(COVERAGE, quick)}
+    played = {method.name: method.prepare(log, COVERAGE, 0)(log) for method in network_methods(COVERAGE, quick)}
     assert list(played) == ["CPO", "CPO batch", "CPO online", "CCPO", "CCPO, λ = 0.1"]
     assert trained == [("cpo_online", 0.0), ("ccpo", 0.0), ("ccpo", 0.1)]
     assert (played["CPO"].size == 1).all()
     assert (played["CPO batch"].size >= played["CPO"].size).all()
-    alone = network_ways(REGRET, quick)  # of one answer served λ is no cost
-    assert [way.name for way in alone] == ["CPO", "CPO batch", "CPO online", "CCPO"]
+    alone = network_methods(REGRET, quick)  # of one answer served λ is no cost
+    assert [method.name for method in alone] == ["CPO", "CPO batch", "CPO online", "CCPO"]
 
 
 # --- the bound ---
@@ -320,8 +320,8 @@ def test_five_lines_then_tables_and_one_document():
     assert report.text().startswith("\n".join(report.lines))
     assert len(report.text(details=True).splitlines()) > len(found.rows) + 10
     document = json.loads(json.dumps(report.document, allow_nan=False))
-    assert [way["name"] for way in document["ways"]] == [row.name for row in found.rows]
-    assert document["ways"][-1]["saving"]["mean"] == pytest.approx(1 - document["ways"][-1]["cost_share"]["mean"])
+    assert [method["name"] for method in document["methods"]] == [row.name for row in found.rows]
+    assert document["methods"][-1]["saving"]["mean"] == pytest.approx(1 - document["methods"][-1]["cost_share"]["mean"])
     assert document["why"]["proves"] <= document["why"]["saves_half"]
 
 

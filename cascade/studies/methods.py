@@ -1,4 +1,4 @@
-"""Ways to answer requests that a study compares: single calls, simple rules, recorded walks, networks, and `fit`.
+"""Methods of answering requests that a study compares: single calls, simple rules, recorded walks, networks, and `fit`.
 
 Each is prepared on requests as a user would prepare it, and then played on others.
 """
@@ -45,7 +45,7 @@ CHARGE = 0.1
 
 
 class Played(NamedTuple):
-    """The results of a way on n requests, float64 (n,) each.
+    """The results of a method on n requests, float64 (n,) each.
 
     Attributes:
         loss: the promise's loss; NaN: unknown.
@@ -62,12 +62,12 @@ class Played(NamedTuple):
     size: Floats
 
 
-class Way(Protocol):
-    """A way to answer requests: `prepare` returns a function that plays it on other requests."""
+class Method(Protocol):
+    """A method of answering requests: `prepare` returns a function that plays it on other requests."""
 
     @property
     def name(self) -> str:
-        """The name of the way in tables."""
+        """The name of the method in tables."""
         ...
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
@@ -145,7 +145,7 @@ class Fitted:
 NO_SIGNAL = "fit, no signal"
 
 
-def by_signal(log: Log) -> Iterator[Way]:
+def by_signal(log: Log) -> Iterator[Method]:
     """Yield `fit` without a signal and, if the log has several, with each of them alone."""
     every = signals_of(log)
     some: list[tuple[str, tuple[Signal, ...]]] = [(NO_SIGNAL, ())] * bool(every)
@@ -195,16 +195,16 @@ class Recorded:
         return lambda requests: self._play(requests, promise)
 
     def _play(self, log: Log, promise: Promise) -> Played:
-        way = log.baselines[self.name]
-        right = np.where(way.known, way.right, np.nan)
+        walk = log.baselines[self.name]
+        right = np.where(walk.known, walk.right, np.nan)
         if promise.rules.of_set:
-            loss = np.where(way.covered | hopeless(log), 0.0, 1.0)
+            loss = np.where(walk.covered | hopeless(log), 0.0, 1.0)
         else:
-            alone = replace(log, reference=Reference(right, way.cost_nano_usd, is_last=True)).alone()
+            alone = replace(log, reference=Reference(right, walk.cost_nano_usd, is_last=True)).alone()
             loss = promise.rules.losses(replace(alone, nodes=(Node(self.name, 0),), reference=log.reference))[:, 0]
-        cost = np.where(way.cost_nano_usd >= 0, way.cost_nano_usd, np.nan)
-        columns = (loss, right, cost, way.length, way.size)
-        return Played(*(np.where(way.known, column, np.nan) for column in columns))
+        cost = np.where(walk.cost_nano_usd >= 0, walk.cost_nano_usd, np.nan)
+        columns = (loss, right, cost, walk.length, walk.size)
+        return Played(*(np.where(walk.known, column, np.nan) for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> float:
 
 
 ROUTER, ROUTED = "router before the call", "routed"
-"""The name of the way, and of the signal that holds its estimate."""
+"""The name of the method, and of the signal that holds its estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ def _tuned(policy: Policy, log: Log, promise: Promise, _seed: int) -> tuple[Poli
 
 @dataclass(slots=True)
 class Trainer:
-    """Trains a network once for the ways that share it."""
+    """Trains a network once for the methods that share it."""
 
     method: str
     settings: NetworkSettings
@@ -348,11 +348,12 @@ def _trained(name: str, trainer: Trainer, served: str, log: Log, promise: Promis
     return policy, policy.kappa if served == "cpo_online" else likeliest
 
 
-def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
+def network_methods(promise: Promise, settings: NetworkSettings) -> list[Method]:
     """Return CPO, CPO batch and CPO online, which share one network, and CCPO; for a set also with a charge λ."""
     shared, joint = Trainer("cpo_online", settings), Trainer("ccpo", settings.model_copy(update={"lambda_set": 0.0}))
     kinds = {"CPO": "cpo", "CPO batch": "cpo_batch", "CPO online": "cpo_online"}
-    listed: list[Way] = [*(trained(name, shared, kind) for name, kind in kinds.items()), trained("CCPO", joint, "ccpo")]
+    listed: list[Method] = [trained(name, shared, kind) for name, kind in kinds.items()]
+    listed.append(trained("CCPO", joint, "ccpo"))
     if promise.rules.of_set:  # if one answer is served, the size of the set costs nothing
         charge = settings.lambda_set or CHARGE
         charged = Trainer("ccpo", settings.model_copy(update={"lambda_set": charge}))
@@ -360,12 +361,12 @@ def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
     return listed
 
 
-def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) -> list[Way]:
-    """Return the ways for which a log has the data: the simple ones, the paper's, then `fit`."""
+def methods(log: Log, promise: Promise, networks: NetworkSettings | None = None) -> list[Method]:
+    """Return the methods for which a log has the data: the simple ones, the paper's, then `fit`."""
     last = log.width - 1 if log.reference is not None and log.reference.is_last else log.width
     alone = [at for at in range(last) if _alone(log, at)]
-    playing: list[Way] = [fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
-    listed = [name for name, way in log.baselines.items() if way.known.any() and not (alone and name == BASE_ONLY)]
+    playing: list[Method] = [fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
+    listed = [name for name, walk in log.baselines.items() if walk.known.any() and not (alone and name == BASE_ONLY)]
     playing += [Recorded(name) for name in listed]
     if log.width > 1:
         playing.append(chance())
@@ -379,7 +380,7 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
     if _can_be_routed(log) and not promise.rules.of_set:
         playing.append(Router())
     if networks is not None:
-        playing += network_ways(promise, networks)
+        playing += network_methods(promise, networks)
     if not promise.rules.of_set:
         playing += by_signal(log)
     return [*playing, Fitted()]
