@@ -127,11 +127,7 @@ def methods(log: Log) -> list[Method]:
     if simple is None:
         return [Seeded(FIT)]
     plain = replace(simple, tie=None)
-    tests = [
-        OrReference(FixedSequence(plain)),
-        OrReference(one_test(EXACT, plain)),
-        OrReference(one_test(TIES, simple)),
-    ]
+    tests = [OrReference(test) for test in (FixedSequence(plain), one_test(EXACT, plain), one_test(TIES, simple))]
     per_rung = [Seeded(ONE_PER_RUNG, FitSettings(policy=RUNGS))] if log.width > 2 else []
     return [Seeded(FIT), *tests, *per_rung]
 

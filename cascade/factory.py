@@ -41,7 +41,7 @@ def _with_agents(config: CascadeConfig, plan: Plan) -> Plan:
     return replace(plan, agents=agents)
 
 
-def alone(config: CascadeConfig, templates: prompts.Prompts | None) -> Mapping[str, Plan]:
+def single_model_plans(config: CascadeConfig, templates: prompts.Prompts | None) -> Mapping[str, Plan]:
     """Return, by the name of each model, the plan that asks only it, without extra log-probs.
 
     `templates` are the prompts in service; None for the shipped ones.

@@ -15,11 +15,14 @@ from cascade.errors import UsageError
 from cascade.files import Closed
 from cascade.providers.base import Provider
 from cascade.resilience.event_loop import iterate, run, running_loop
-from cascade.runtime import Input, Runtime, all_or_error, listed
+from cascade.runtime import AskOptions, Input, Runtime, all_or_error, listed
 from cascade.types import Answer, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something
     from cascade.serving.monitors import AuditOutcome
+
+_STUCK_S = 60.0
+"""How long after its deadline a blocking caller waits for an answer and its trace, in case the loop is stuck."""
 
 
 class Orchestrator(Closed):
@@ -91,13 +94,14 @@ class Orchestrator(Closed):
             BudgetExceededError: the cap would have been exceeded.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        return self.runtime.start(question, fields, level=level, deadline_s=deadline_s).wait()
+        pending = self.runtime.start(question, AskOptions(level, deadline_s), fields)
+        return run(pending.answer(), pending.deadline.at_s + _STUCK_S)
 
     async def aask(
         self, question: Input, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        return await self.runtime.start(question, fields, level=level, deadline_s=deadline_s).answer()
+        return await self.runtime.start(question, AskOptions(level, deadline_s), fields).answer()
 
     def chat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
@@ -152,8 +156,8 @@ class Orchestrator(Closed):
             raw: yield everything that the models write, also the reasoning before an answer, verdicts and decisions.
             **fields: as in `chat`; for a question, its `segment`.
         """
-        started = self.runtime.start(question, fields, level=level, deadline_s=deadline_s)
-        return iterate(started.drafts(raw=raw))
+        pending = self.runtime.start(question, AskOptions(level, deadline_s), fields)
+        return iterate(pending.drafts(raw=raw))
 
     async def astream(
         self,
@@ -165,8 +169,8 @@ class Orchestrator(Closed):
         **fields: Any,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Answer and yield as `stream` does, without blocking the event loop."""
-        started = self.runtime.start(question, fields, level=level, deadline_s=deadline_s)
-        async with aclosing(started.drafts(raw=raw)) as events:
+        pending = self.runtime.start(question, AskOptions(level, deadline_s), fields)
+        async with aclosing(pending.drafts(raw=raw)) as events:
             async for event in events:
                 yield event
 

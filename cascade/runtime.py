@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
+from cascade import factory
 from cascade.budget.charges import Budget
 from cascade.chat import Chat, ChatRequest, chat_request
 from cascade.checks import MAX_QUESTION_CHARS, above_zero, did_you_mean
@@ -16,14 +17,12 @@ from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, RunPlan, RunTerms, drive, run
 from cascade.errors import BatchError, ClosedError, UsageError
-from cascade.factory import alone, build_fallbacks, build_fields, build_guards, build_policy, build_strategy
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.plans.nodes import Plan
 from cascade.providers.base import Provider
 from cascade.providers.guard import Around, Guard
 from cascade.records.link import LATE_S
 from cascade.resilience.event_loop import SAYS, SETTLE_S, Deadline, Halt, in_thread
-from cascade.resilience.event_loop import run as run_on_loop
 from cascade.safety import defuse
 from cascade.text import counted
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
@@ -40,12 +39,34 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: trac
 
 
 _Event = TypeVar("_Event")
-_STUCK_S = 60.0
-"""How long after its deadline a blocking caller waits for an answer and its trace, in case the loop is stuck."""
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class AskOptions:
+    """How a question is asked, and as what it is recorded.
+
+    Attributes:
+        level, deadline_s: as in `Orchestrator.ask`.
+        model: the name of one of the configured models: only it is asked, and no policy decides.
+        plan: run this plan instead of the policy's.
+        trace_id: the id of the episode in the traces.
+        later: whether the trace of an answer is written later, with further calls; that of a failure is not.
+        audit: whether to run it to the end for an audit that the caller counts.
+        key: the name of the server's key: its budget counts (`budget.caps`), and traces name it as the user.
+    """
+
+    level: str | None = None
+    deadline_s: float | None = None
+    model: str | None = None
+    plan: RunPlan | None = None
+    trace_id: str | None = None
+    later: bool = False
+    audit: bool = False
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAnswer:
     """A question in progress.
 
     Attributes:
@@ -64,14 +85,10 @@ class Started:
     deadline: Deadline
     key: str | None = None
 
-    def wait(self) -> Answer:
-        """Run it to its end as `answer` does, blocking."""
-        return run_on_loop(self.answer(), self.deadline.at_s + _STUCK_S)
-
-    async def answer(self) -> Answer:
-        """Run it to its end, and return the answer after its trace is settled."""
+    async def answer(self, complete: Callable[[Request], Awaitable[Completion]] | None = None) -> Answer:
+        """Run it to its end, with calls made by `complete`; return the answer after its trace is settled."""
         with self.runtime.halt.covering():
-            answer = await drive(self.walk, self.complete, blocks=bool(self.plan.strategy.agents))
+            answer = await drive(self.walk, complete or self.complete, blocks=bool(self.plan.strategy.agents))
         return answer if self.trace is None else await self.settle(answer)
 
     def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
@@ -95,7 +112,9 @@ class Started:
 
     async def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its trace is committed if traces wait for that. Raises as `TraceWriter.settle`."""
-        return answer if self.trace is None else await self.trace.settle(answer, self.deadline.remaining_s() + LATE_S)
+        if self.trace is not None:
+            await self.trace.writer.settle(self.trace.written, answer, self.deadline.remaining_s() + LATE_S)
+        return answer
 
     def complete(self, request: Request) -> Awaitable[Completion]:
         """Make a call."""
@@ -128,15 +147,14 @@ class Runtime:
 
     def __init__(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
         self.config = config
-        self.configured = build_strategy(config)
+        self.configured = factory.build_strategy(config)
         promised = config.promises
         self.service = self._in_service(config, self.configured) if promised else None
         self._monitors = None if self.service is None else self.service.monitors
-        self._bare = build_policy(config) if self.service is None else self.service.default.policy
+        self._bare = factory.build_policy(config) if self.service is None else self.service.default.policy
         self._plain = RunPlan.of(self.configured, self._bare)
-        self._alone = {
-            model: RunPlan(plan, walk=f"{model} only") for model, plan in alone(config, self.configured.prompts).items()
-        }
+        plans = factory.single_model_plans(config, self.configured.prompts)
+        self._single_model = {model: RunPlan(plan, walk=f"{model} only") for model, plan in plans.items()}
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self.spending = self._caps()
@@ -145,10 +163,10 @@ class Runtime:
         self._idle: Spending | None = None  # the spending under an earlier configuration's caps, while there are none
         self._passed_on = set[str]()  # the parts that another runtime closes
         self.halt = Halt()
-        self.guards, self._own = build_guards(config, providers)
+        self.guards, self._own = factory.build_guards(config, providers)
         self._spanned = self._with_spans()
-        self.fields = build_fields(config, self.guards, self._prices)
-        exhausted, fallbacks = config.budget.on_exhausted, build_fallbacks(config)
+        self.fields = factory.build_fields(config, self.guards, self._prices)
+        exhausted, fallbacks = config.budget.on_exhausted, factory.build_fallbacks(config)
         self._terms = RunTerms(self._prices, exhausted, fallbacks, self.fields)
         self.traces = self._make_writer()
 
@@ -217,54 +235,38 @@ class Runtime:
         return None
 
     def start(
-        self,
-        question: Input,
-        fields: Mapping[str, Any] = {},
-        *,
-        level: str | None = None,
-        deadline_s: float | None = None,
-        model: str | None = None,
-        only: RunPlan | None = None,
-        trace_id: str | None = None,
-        later: bool = False,
-        audit: bool = False,
-        key: str | None = None,
-    ) -> Started:
+        self, question: Input, options: AskOptions = AskOptions(), fields: Mapping[str, Any] = {}
+    ) -> PendingAnswer:
         """Begin a question.
 
         Args:
             question: as in `Orchestrator.ask`.
+            options: how it is asked.
             fields: other fields of a chat's body, as in `Orchestrator.chat`; for a question, its `segment`.
-            level: as in `Orchestrator.ask`.
-            deadline_s: as in `Orchestrator.ask`.
-            model: the name of one of the configured models: only it is asked, and no policy decides.
-            only: run this plan instead of the policy's.
-            trace_id: the id of the episode in the traces.
-            later: whether the trace of an answer is written later, with further calls; that of a failure is not.
-            audit: whether to run it to the end for an audit that the caller counts.
-            key: the name of the server's key: its budget counts (`budget.caps`), and traces name it as the user.
 
         Raises:
             UsageError: the orchestrator is closed, the question is empty, or the level or the model does not exist.
         """
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
-        if model is not None and (only := self._alone.get(model)) is None:
-            raise UsageError(f"No model is called {model!r}{did_you_mean(model, self._alone)}")
-        parsed, deadline = question_of(question, fields), self._deadline(deadline_s)
-        serving = self.serves(level) if only is None else None
+        model, only = options.model, options.plan
+        if model is not None and (only := self._single_model.get(model)) is None:
+            raise UsageError(f"No model is called {model!r}{did_you_mean(model, self._single_model)}")
+        parsed, deadline = question_of(question, fields), self._deadline(options.deadline_s)
+        serving = self.serves(options.level) if only is None else None
         plan = only or (self._plain if serving is None else serving.plan(parsed))
-        followed = plan._replace(audit=plan.audit or audit, warnings=(*plan.warnings, *left_out(parsed)))
+        followed = plan._replace(audit=plan.audit or options.audit, warnings=(*plan.warnings, *left_out(parsed)))
         walk = run(parsed, followed, self._terms, budget=Budget(self._cap), deadline=deadline)
-        if serving is not None and not audit:  # the caller's audits are counted by the modes
+        if serving is not None and not options.audit:  # the caller's audits are counted by the modes
             walk = serving.counted(walk)
         trace = None
         if self.traces is not None:
             from cascade.records.recorder import TraceRecorder
 
-            trace = TraceRecorder(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
-            walk = trace.follow(parsed, walk, later=later)
-        return Started(self, walk, plan, trace, deadline, key)
+            named = plan.walk, options.trace_id, options.key
+            trace = TraceRecorder(self.traces, plan.strategy.horizon, self._prices, *named)
+            walk = trace.follow(parsed, walk, later=options.later)
+        return PendingAnswer(self, walk, plan, trace, deadline, options.key)
 
     async def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded like any other. Raises as `Orchestrator.ask` does."""
@@ -287,7 +289,7 @@ class Runtime:
             raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
-        self.service, self.config = self._in_service(config, build_strategy(config), self._monitors), config
+        self.service, self.config = self._in_service(config, factory.build_strategy(config), self._monitors), config
         self._monitors = self.service.monitors
 
     def take_over(self, before: Runtime) -> None:
@@ -349,11 +351,6 @@ class Runtime:
         if not lost and not lost_nano_usd:
             return None
         return f"{counted(lost, 'answer')} not traced, and {exact_dollars(lost_nano_usd)} spent and not booked."
-
-    def break_circuits(self) -> None:
-        """From now on, fail calls to a model at once while it keeps failing."""
-        for guard in self.guards.values():
-            guard.shared = True
 
     def wrap(self, wrapping: Callable[[Guard | Around], Around]) -> None:
         """From now on, make each call through the wrapper that `wrapping` returns for a model's guard."""

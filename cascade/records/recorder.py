@@ -14,7 +14,7 @@ from cascade.types import Answer, Call, Completion, Question, Request, Step
 if TYPE_CHECKING:  # not loaded if traces are off
     from cascade.money import Price
     from cascade.records.writer import TraceWriter
-Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
+Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 
 
 @dataclass(slots=True)
@@ -23,6 +23,7 @@ class TraceRecorder:
 
     `horizon` is T. `prices`, by model, are needed for a walk that ends in the middle of a step. `walk` is its name, if
     it is not the configured strategy's own. `key` names the server's key, recorded as user if the request has none.
+    `written` is done once the record is committed, if the writer is strict.
     """
 
     writer: TraceWriter
@@ -31,9 +32,9 @@ class TraceRecorder:
     walk: str | None = None
     episode_id: str | None = None
     key: str | None = None
-    _done: Future[None] | None = field(default=None, init=False)
+    written: Future[None] | None = field(default=None, init=False)
 
-    def follow(self, question: Question, walk: Walk, *, later: bool = False) -> Walk:
+    def follow(self, question: Question, walk: Run, *, later: bool = False) -> Run:
         """Run the walk unchanged, and pass its result to the writer when it ends; with `later`, only if it fails."""
         steps: list[Step] = []
         loose: list[tuple[Request, Completion]] = []  # since the last step
@@ -80,14 +81,9 @@ class TraceRecorder:
         columns |= {} if self.episode_id is None else {"episode_id": self.episode_id}
         columns |= {"user": self.key} if chat is None or chat.user is None else {}
         try:
-            self._done = self.writer.submit(answer, columns)
+            self.written = self.writer.submit(answer, columns)
         except UsageError:
             logger.warning("traces: an answer was not recorded, since the writer was closed before")
-
-    async def settle(self, answer: Answer, within_s: float) -> Answer:
-        """Return the answer, once it is committed if the writer is strict. Raises as `TraceWriter.settle` does."""
-        await self.writer.settle(self._done, answer, within_s)
-        return answer
 
 
 def _broken_off(question: Question, steps: list[Step], loose: Iterable[Call], stopped: str) -> Answer:

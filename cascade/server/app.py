@@ -77,11 +77,10 @@ def application(*orchestrators: Orchestrator, instruments: Instruments | None = 
 def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> Cascade:
     """Return what serves the requests of one configuration. Raises as `application` does."""
     runtime = orchestrator.runtime
-    runtime.break_circuits()
     runtime.wrap(partial(CountedGuard, metrics, runtime.config.prices()))
     runtime.finishes = True
     for guard in runtime.guards.values():
-        guard.retried, guard.tried = metrics.retried, metrics.tried
+        guard.shared, guard.retried, guard.tried = True, metrics.retried, metrics.tried
     if (service := runtime.service) is not None:
         if service.covers_no_chat:
             logger.warning(

@@ -14,7 +14,7 @@ from cascade.config.schema import ServerKeyConfig
 from cascade.money import usd
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import LATE_S
-from cascade.runtime import Started
+from cascade.runtime import AskOptions, PendingAnswer
 from cascade.safety import redact
 from cascade.server.admission import Visit
 from cascade.server.auth import new_trace
@@ -235,32 +235,32 @@ class _ChatReply:
     async def send(self, receive: Receive) -> None:
         """Send the answer in one piece, or as server-sent events. An error before any byte has its own status."""
         request, exchange = self.request, self.exchange
-        started = self.cascade.runtime.start(
-            request.chat,
+        options = AskOptions(
             level=request.route.level,
+            deadline_s=self.left_s,
             model=request.route.model,
             trace_id=exchange.trace_id,
-            key=exchange.key,
-            deadline_s=self.left_s,
             later=self.turn is not None and self.turn.row is not None and not self.turn.passed,
+            key=exchange.key,
         )
+        pending = self.cascade.runtime.start(request.chat, options)
         if request.stream:
             exchange.writer = request.dialect
-            await connected(receive, self._stream(started))
+            await connected(receive, self._stream(pending))
             await exchange.end()
             return
-        answer, receipt = await connected(receive, self._whole(started))
+        answer, receipt = await connected(receive, self._whole(pending))
         extension = receipt.extension(answer) if request.explain else None
         await exchange.respond(200, request.dialect.whole(ServedMessage(answer), extension), receipt.headers())
 
-    async def _whole(self, started: Started) -> tuple[Answer, Receipt]:
-        answer = await started.answer()
+    async def _whole(self, pending: PendingAnswer) -> tuple[Answer, Receipt]:
+        answer = await pending.answer()
         return answer, await self._receipt(answer)
 
-    async def _stream(self, started: Started) -> None:
+    async def _stream(self, pending: PendingAnswer) -> None:
         writer, exchange, beats = self.request.dialect, self.exchange, asyncio.create_task(self._beat())
         try:
-            async with aclosing(started.served()) as events:
+            async with aclosing(pending.served()) as events:
                 async for event in events:
                     if isinstance(event, Answer):
                         answer = event

@@ -21,14 +21,14 @@ from typing import Any, get_args
 
 from cascade.conformal.certificate import digest
 from cascade.conformal.monitor import is_drawn
-from cascade.engine import RunPlan, drive
+from cascade.engine import RunPlan
 from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError, UsageError, logger
 from cascade.modes import draws
 from cascade.modes.state import CascadeState, Draw, InForce, Mode
 from cascade.modes.store import ModeStore, now_iso
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import StoreLink
-from cascade.runtime import Runtime
+from cascade.runtime import AskOptions, Runtime
 from cascade.safety import redact
 from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.errors import GatewayError
@@ -439,18 +439,17 @@ async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
     Raises:
         ProviderError, BudgetExceededError, UsageError: as `Orchestrator.achat` does.
     """
-    question, only = Question.of_chat(turn.request.chat), None if turn.audits else RunPlan(runtime.configured)
-    started = runtime.start(question, only=only, trace_id=turn.trace_id, audit=True)
+    plan = None if turn.audits else RunPlan(runtime.configured)
+    options = AskOptions(plan=plan, trace_id=turn.trace_id, audit=True, key=turn.key)
+    pending = runtime.start(Question.of_chat(turn.request.chat), options)
     calls = {(call.request.model, call.request.messages): call for call in served.calls}  # a judge is asked twice
 
     async def replied(request: Request) -> Completion:
         call = calls.pop((request.model, request.messages), None)
         if call is None:
-            return await runtime.guard(request, turn.key).complete(request, started.deadline)
+            return await pending.complete(request)
         if call.completion is None:
             raise ProviderUnavailableError(call.error or "the call failed", model=request.model)
         return call.completion
 
-    with runtime.halt.covering():
-        answer = await drive(started.walk, replied, blocks=bool(started.plan.strategy.agents))
-    return await started.settle(answer)
+    return await pending.answer(replied)

@@ -223,12 +223,8 @@ class Uniform(Policy):
         return Prompted().scores(replace(log, signals={ACTION: action}))
 
 
-def chance() -> Chosen:
+def drawn_uniform(_log: Log, _promise: Promise, seed: int) -> tuple[Policy, float]:
     """Return the paper's Random, with new draws for each split."""
-    return Chosen("random", _drawn)
-
-
-def _drawn(_log: Log, _promise: Promise, seed: int) -> tuple[Policy, float]:
     return Uniform(seed), STRICTEST
 
 
@@ -297,15 +293,11 @@ def _can_be_routed(log: Log) -> bool:
     return bool(ends and log.features and log.width > 1 and log.decides.all())
 
 
-def tuned(name: str, policy: Policy) -> Chosen:
-    """Return a policy that serves one answer, at the cheapest threshold within the risk on the same requests.
+def tuned(policy: Policy, log: Log, promise: Promise, _seed: int) -> tuple[Policy, float]:
+    """Return a policy and its cheapest threshold within the risk on the same requests, if it serves one answer.
 
     It promises nothing; if no threshold is within the risk, it takes the one with the fewest losses.
     """
-    return Chosen(name, partial(_tuned, policy), single=True)
-
-
-def _tuned(policy: Policy, log: Log, promise: Promise, _seed: int) -> tuple[Policy, float]:
     walked = policy.walks(log)
     right = np.take_along_axis(log.right, np.maximum(walked.serve, 0), axis=1)
     covers = ((walked.serve >= 0) & (right == 1)) | hopeless(log)[:, None]
@@ -369,9 +361,9 @@ def methods(log: Log, promise: Promise, networks: NetworkSettings | None = None)
     listed = [name for name, walk in log.baselines.items() if walk.known.any() and not (alone and name == BASE_ONLY)]
     playing += [Recorded(name) for name in listed]
     if log.width > 1:
-        playing.append(chance())
+        playing.append(Chosen("random", drawn_uniform))
     if not np.isnan(log.signals.get(VERDICT, np.nan)).all():
-        playing.append(tuned("UALA, tuned", Uala()))
+        playing.append(Chosen("UALA, tuned", partial(tuned, Uala()), single=True))
     playing.append(fixed("every call", Depth()))
     simple = score_policy(promise.rules.readable(log))
     if simple is not None and log.width > 1:

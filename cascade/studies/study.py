@@ -228,8 +228,7 @@ def study(
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
     requests = ready.log
-    has_none = requests.reference is None
-    reference: Method = fixed("every call", Depth()) if has_none else fixed("reference alone", Alone())
+    reference = fixed("every call", Depth()) if requests.reference is None else fixed("reference alone", Alone())
     playing = [reference, *(method for method in others or methods(requests, promise) if method.name != reference.name)]
     drawn, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
     with closing(spread(partial(_split, requests, promise, playing), drawn, on)) as results:

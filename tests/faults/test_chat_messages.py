@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from unit.made import TWO_RUNGS
 
 from cascade import Orchestrator
 from cascade.chat import ChatRequest
@@ -23,12 +24,7 @@ PARAMETERS = {
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": PARAMETERS}}
 GOOD = reply("", tool_calls=[("add", {"n": 1})])
-CONFIG: dict[str, Any] = {
-    "models": {"base": "small", "guide": "large"},
-    "provider": "fake",
-    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "fixed", "depth": 1},
-}
+CONFIG = TWO_RUNGS | {"policy": {"kind": "fixed", "depth": 1}}
 
 
 def ask(bad: Any, good: Any = GOOD, **fields: Any) -> Answer:

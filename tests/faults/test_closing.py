@@ -21,6 +21,7 @@ from cascade.budget.caps import Account
 from cascade.chat import ChatRequest
 from cascade.errors import BatchError, ClosedError, ProviderUnavailableError, UsageError
 from cascade.providers.fake import FakeProvider
+from cascade.runtime import AskOptions
 
 from .bench import PROVIDERS, SMALL_COST, Bench
 from .bodies import QUESTION, encode, good
@@ -228,7 +229,7 @@ async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(bench, s
 
     async def ask() -> None:
         chat = ChatRequest([{"role": "user", "content": QUESTION}], {"max_tokens": 20_000})
-        asking = served.runtime.start(chat, model="small")
+        asking = served.runtime.start(chat, AskOptions(model="small"))
         if not stream:
             await asking.answer()
         async with aclosing(asking.served()) as events:

@@ -22,7 +22,8 @@ RIVER = Question("Which river runs through Vienna?")
 CHEAP = Price.per_million(input="0.1", output="0.4")
 DEAR = Price.per_million(input="1", output="4")
 PRICES = {"small": CHEAP, "large": DEAR}
-TWO_MODELS = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+TWO_MODELS: dict[str, Any] = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+TWO_RUNGS = TWO_MODELS | {"strategy": {"kind": "ladder", "models": ["base", "guide"]}}
 
 
 def roundtrip(value: Any) -> Any:

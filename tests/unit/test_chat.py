@@ -18,6 +18,7 @@ from cascade.server.catalog import Catalog, ClientRequest, Names
 from cascade.server.dialects import ChatCompletions, ServedMessage
 from cascade.server.receipts import Receipt
 from cascade.types import Request
+from unit.made import TWO_RUNGS
 
 USER = {"role": "user", "content": "Weather in Vienna for 3 days?"}
 PARAMETERS = {
@@ -27,12 +28,7 @@ PARAMETERS = {
 }
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
 CALL = {"id": "c1", "function": {"name": "get_weather", "arguments": '{"city": "Vienna"}'}}
-CONFIG: dict[str, Any] = {
-    "models": {"base": "small", "guide": "large"},
-    "provider": "fake",
-    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "fixed", "depth": 2},
-}
+CONFIG = TWO_RUNGS | {"policy": {"kind": "fixed", "depth": 2}}
 
 
 def served_by(script: Any, depth: int = 1) -> tuple[Orchestrator, FakeProvider]:

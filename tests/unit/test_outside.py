@@ -29,12 +29,8 @@ from cascade.serving.conditions import made_for
 from cascade.types import Answer, Request
 from unit.certified import SURE, certificate, directory
 from unit.made import TWO_MODELS
+from unit.made import TWO_RUNGS as LADDER
 
-LADDER: Mapping[str, Any] = {
-    "models": {"a": "small", "b": "large"},
-    "strategy": {"kind": "ladder", "models": ["a", "b"]},
-    "provider": "fake",
-}
 ROUNDS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 2}}
 AUDITED = {"probability": 1, "seed": 1}
 LOGPROBS = {"reply_mean_logprob": 100}
@@ -319,12 +315,7 @@ def test_a_certificate_without_an_address_still_holds(tmp_path):
         assert orchestrator.ask("which?").certificate is not None
 
 
-CONFIG: dict[str, Any] = {
-    "models": {"a": "small", "b": "large"},
-    "strategy": {"kind": "ladder", "models": ["a", "b"]},
-    "policy": {"kind": "fixed", "depth": 2},
-    "provider": "fake",
-}
+CONFIG = LADDER | {"policy": {"kind": "fixed", "depth": 2}}
 
 
 def asked(script: Callable[[Request], Any], many: int = 3) -> list[dict[str, Any]]:

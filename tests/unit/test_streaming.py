@@ -14,9 +14,10 @@ from cascade.errors import StreamInterruptedError
 from cascade.orchestrator import Orchestrator
 from cascade.plans.reply import AnswerText, split_reply
 from cascade.providers.fake import FakeProvider, reply
+from cascade.runtime import AskOptions
 from cascade.streaming import Flow
 from cascade.types import Answer, Candidate, Decision, Question, Request, Step, TextDelta
-from unit.made import TWO_MODELS
+from unit.made import TWO_MODELS, TWO_RUNGS
 
 FORM = "Reasoning: It flows there.\nAnswer: The Danube"
 
@@ -86,12 +87,7 @@ ASK = [{"role": "user", "content": "Which river flows through Vienna?"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
 SURE = reply("The Danube.", logprobs=[-0.01, -0.01])
 UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0])
-CONFIG: dict[str, Any] = {
-    "models": {"base": "small", "guide": "large"},
-    "provider": "fake",
-    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
-}
+CONFIG = TWO_RUNGS | {"policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}}
 
 
 async def events(script: Any, *, stream: bool = True, policy: Any = None, model: Any = None, **fields: Any) -> Any:
@@ -99,7 +95,7 @@ async def events(script: Any, *, stream: bool = True, policy: Any = None, model:
     config = CONFIG if policy is None else {**CONFIG, "policy": policy}
     async with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as served:
         asked = ChatRequest(ASK, fields)
-        started = served.runtime.start(asked, model=model)
+        started = served.runtime.start(asked, AskOptions(model=model))
         found = [event async for event in started.served()] if stream else [await started.answer()]
     *texts, answer = found
     assert isinstance(answer, Answer)
@@ -136,8 +132,9 @@ async def test_what_is_shown_before_the_answer(base, asked, texts):
 async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_its_client_did_not_ask():
     fake = FakeProvider({"large": [SURE]})
     async with Orchestrator.from_config(CONFIG, providers={"fake": fake}) as served:
-        found = [event async for event in served.runtime.start(ChatRequest(ASK), model="large").served()]
-        [event async for event in served.runtime.start(ChatRequest(ASK, {"logprobs": True}), model="large").served()]
+        large = AskOptions(model="large")
+        found = [event async for event in served.runtime.start(ChatRequest(ASK), large).served()]
+        [event async for event in served.runtime.start(ChatRequest(ASK, {"logprobs": True}), large).served()]
     assert [one.text for one in found[:-1]] == ["The", " Danube."]
     assert [request.model for request in fake.requests] == ["large", "large"]
     assert [request.top_logprobs for request in fake.requests] == [None, 1]
@@ -199,6 +196,6 @@ async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_
     fake = FakeProvider({"small": [SURE], "large": [SURE]})
     async with Orchestrator.from_config({**CONFIG, "traces": url}, providers={"fake": fake}) as served:
         for model, name in ((None, "first"), ("large", "second")):
-            await served.runtime.start(ChatRequest(ASK), model=model, trace_id=name).answer()
+            await served.runtime.start(ChatRequest(ASK), AskOptions(model=model, trace_id=name)).answer()
     rows = list(rows_of(url))
     assert [(row["episode_id"], row["walk"]) for row in rows] == [("first", None), ("second", "large only")]

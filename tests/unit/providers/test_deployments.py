@@ -201,7 +201,8 @@ async def test_one_deployment_down_is_counted_and_paid_once_and_both_down_are_a_
         config(entry={"fallbacks": ["spare"]}, budget={"caps": [{"usd": 1.0}]}, traces="off"),
     )
     async with Orchestrator.from_config(document, providers={"fake": Sites(failing)}) as served:
-        served.runtime.break_circuits()
+        for guard in served.runtime.guards.values():
+            guard.shared = True
         answers = [await served.achat([{"role": "user", "content": f"conversation {n}"}]) for n in range(60)]
         assert {answer.calls[-1].completion.deployment for answer in answers if answer.calls[-1].completion} == {"west"}
         spent = [account.spent for _, account in served.runtime.balances().values()]

@@ -29,6 +29,7 @@ from cascade.records import writer as writer_module
 from cascade.records.traces import Store
 from cascade.records.writer import TraceCounts, TraceWriter
 from cascade.resilience.event_loop import run
+from cascade.runtime import AskOptions
 from cascade.safety import holds_key
 from cascade.types import Answer, Call, Question, Request, TextDelta, Token
 from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
@@ -120,7 +121,7 @@ async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url):
     async with Orchestrator("small", "large", provider="fake", strategy=ladder, traces=file_url) as cascade:
         for options in ({}, {"user": "ann"}):
             request = ChatRequest([{"role": "user", "content": "Hi"}], options)
-            await cascade.runtime.start(request, key="team").answer()
+            await cascade.runtime.start(request, AskOptions(key="team")).answer()
     assert list(dict.fromkeys(one["user"] for one in rows_in(file_url))) == ["team", "ann"]
 
 

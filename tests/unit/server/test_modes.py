@@ -30,6 +30,7 @@ from cascade.records import database
 from cascade.records.database import Database
 from cascade.records.traces import Store
 from cascade.server import modes
+from cascade.server.auth import new_key
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
 
@@ -72,8 +73,10 @@ def enforcing(looked: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("caps", [[], [{"usd": 1.0}]])
 async def test_the_guide_serves_and_the_calls_of_drawn_requests_are_spent(tmp_path, caps):
-    provider = Answers()
-    async with serving(tmp_path, provider, budget={"caps": caps}) as client:
+    provider, key = Answers(), new_key()
+    server = {"keys": [{"name": "app", "sha256": key.sha256, "scopes": ["ask", "admin"]}]}
+    async with serving(tmp_path, provider, budget={"caps": caps}, server=server) as client:
+        client.headers["authorization"] = f"Bearer {key.key}"
         for number in range(3):
             assert (await ask(client, f"hard {number}")).headers["x-cascade-served-by"] == "large"
             await settled(client)
@@ -82,10 +85,11 @@ async def test_the_guide_serves_and_the_calls_of_drawn_requests_are_spent(tmp_pa
         cost = Counter[str]()
         for row in traces.read():
             cost[row["model"]] += row["cost_nano_usd"]
+            assert row["user"] == "app"
     assert (provider.asked, outcomes(tmp_path)) == (["large", "small"] * 3, [("observe", "complete", None)] * 3)
     assert min(cost["small"], cost["large"]) > 0
     assert found["cascade_cost_usd_total"] == pytest.approx(cost.total() / 1e9)
-    assert found['cascade_key_cost_usd_total{key=""}'] == found["cascade_cost_usd_total"]
+    assert found['cascade_key_cost_usd_total{key="app"}'] == found["cascade_cost_usd_total"]
 
 
 async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path):

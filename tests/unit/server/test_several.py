@@ -17,6 +17,7 @@ from cascade.config import load
 from cascade.errors import ConfigError, ProviderUnavailableError
 from cascade.providers.fake import reply
 from cascade.resilience.health import FAILURES
+from cascade.runtime import AskOptions
 from cascade.server.app import Edge, application
 from cascade.server.auth import new_key
 from cascade.server.lifecycle import together
@@ -97,7 +98,7 @@ async def test_a_key_of_some_models_learns_of_their_cascades_alone(scopes, seen,
         assert linked == [name for name in pages if len(seen) > 1]
         listed = (await client.get("/v1/cascades")).json()["data"]
         assert [each["cascade"] for each in listed] == [name for name in seen if name == "cascade"]
-        await served[0].runtime.start(ChatRequest(ASK), trace_id="another's").answer()
+        await served[0].runtime.start(ChatRequest(ASK), AskOptions(trace_id="another's")).answer()
         judged = await client.post("/v1/feedback", json={"trace_id": "another's", "right": True})
         assert (judged.status_code == 200) is ("cascade" in seen)
 

@@ -36,15 +36,11 @@ from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question, Request
 from unit.certified import SURE, certificate, directory
 from unit.made import RIVER, TWO_MODELS
+from unit.made import TWO_RUNGS as LADDER
 
 HI = {"role": "user", "content": "Hi"}
 HARD, EASY = "Which river is hard?", "Which river is easy?"
 SETTINGS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 3}}
-LADDER: Mapping[str, Any] = {
-    "models": {"a": "small", "b": "large"},
-    "strategy": {"kind": "ladder", "models": ["a", "b"]},
-    "provider": "fake",
-}
 ALWAYS: Mapping[str, Any] = {"probability": 1, "seed": 1}
 
 
@@ -511,7 +507,7 @@ def test_the_truth_about_the_reference_is_asked_for_where_no_step_is_its_own(tmp
     ],
 )
 def test_the_service_the_modes_and_a_log_find_the_same_loss(tmp_path, kind, last, fields, loss):
-    models = {"a": "small", "b": {"model": "large", "fallbacks": fields.pop("fallbacks", [])}, "c": "spare"}
+    models = {"base": "small", "guide": {"model": "large", "fallbacks": fields.pop("fallbacks", [])}, "c": "spare"}
     url, needs = f"sqlite:///{tmp_path}/traces.db", made_for(load({**LADDER, "models": models}))
     now = {"kappa": 5.0, "comparator": "exact", "reference": "large", "made_for": needs, **fields}
     folder = directory(tmp_path / "policy", certificate(kind=kind, confidence=0.9, **now), policy=SURE)

@@ -27,6 +27,7 @@ from cascade.errors import (
 from cascade.providers.fake import FakeProvider, reply
 from cascade.records import link
 from cascade.records.link import StoreLink
+from cascade.runtime import AskOptions
 from unit.server.served import Held
 
 WAIT_S = PATIENCE_S
@@ -147,10 +148,9 @@ async def test_a_caller_who_leaves_before_the_next_try_began_pays_nothing(stream
 
     fake = FakeProvider({"small": [ProviderUnavailableError("down")]})
     async with made(None, {"caps": [{"usd": 1}]}, fake) as served:
-        served.runtime.break_circuits()
         served.runtime.finishes = finishes
         for guard in served.runtime.guards.values():
-            guard.sleep = sleep
+            guard.shared, guard.sleep = True, sleep
         asking = served.astream(ASK)
         task = asyncio.create_task(anext(asking) if stream else served.achat(ASK))  # type: ignore[arg-type]
         await waiting.wait()
@@ -184,7 +184,7 @@ async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream, by):
 
         async def ask(limit_s: float | None = None) -> str | None:
             chat = ChatRequest(ASK, {"max_tokens": 4_000})
-            asking = served.runtime.start(chat, model="small", key="app", deadline_s=limit_s)
+            asking = served.runtime.start(chat, AskOptions(model="small", key="app", deadline_s=limit_s))
             if not stream:
                 return (await asking.answer()).text
             async with aclosing(asking.served()) as events:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from cascade.studies.methods import (
     Router,
     Served,
     Uniform,
-    chance,
+    drawn_uniform,
     fixed,
     methods,
     network_methods,
@@ -169,14 +170,14 @@ def test_random_takes_each_action_as_often_and_the_same_again(log, shares):
     assert (ends & (served == 0)).mean() == pytest.approx(shares[0], abs=0.04)
     assert (ends & (served == 1)).mean() == pytest.approx(shares[1], abs=0.04)
     np.testing.assert_array_equal(policy.scores(log.take(np.array([7]))).doubt, policy.scores(log).doubt[[7]])
-    one, other = (chance().prepare(log, REGRET, seed)(log).length for seed in (1, 2))
+    one, other = (Chosen("random", drawn_uniform).prepare(log, REGRET, seed)(log).length for seed in (1, 2))
     assert (one != other).any()
 
 
 @pytest.mark.parametrize("promise", [REGRET, COVERAGE])
 def test_a_tuned_way_serves_one_answer_within_the_risk_where_it_can(promise):
     log = rounds(300)
-    played = tuned("UALA", Uala()).prepare(log, promise, 0)(log)
+    played = Chosen("UALA", partial(tuned, Uala()), single=True).prepare(log, promise, 0)(log)
     every = rooms.play(Uala(), -np.inf, log, promise, single=True)
     assert set(played.size) <= {0.0, 1.0}
     assert played.loss.mean() <= max(promise.risk, float(every.loss.mean()))
