@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from cascade.checks import MAX_QUESTION_CHARS, unknown
 from cascade.errors import ProviderError, UsageError
@@ -53,6 +53,7 @@ class PlanNode:
         parents: the numbers of the nodes that it reads, from 1.
         joins: whether it belongs to the step of the node before it, so that no policy decides in between.
         samples: how many verdicts are asked for if the model gives no log-probs.
+        kind: the kind that the purpose names, found when it is made. Raises UsageError if there is none.
     """
 
     name: str
@@ -61,13 +62,12 @@ class PlanNode:
     parents: tuple[int, ...] = ()
     joins: bool = False
     samples: int = 1
+    kind: NodeKind = field(init=False, repr=False, compare=False)
 
-    @property
-    def kind(self) -> NodeKind:
-        """The kind of node that its purpose names. Raises UsageError if there is none."""
+    def __post_init__(self) -> None:
         if self.purpose not in KINDS:
             raise UsageError(f"Node {self.name}: {unknown('purpose', self.purpose, KINDS)}.")
-        return KINDS[self.purpose]
+        object.__setattr__(self, "kind", KINDS[self.purpose])
 
 
 @dataclass(frozen=True)
@@ -226,6 +226,7 @@ class _Walk:
         self.nodes = plan.chat_nodes if question.chat is not None and plan.chat_nodes else plan.nodes
         self.numbers, self.is_joint = steps_of(self.nodes), plan.is_joint
         self.results = [_Purchase() for _ in self.nodes]
+        self.answers: list[tuple[str, str]] = []  # with the model of each
         self.retold: dict[tuple[int, str | None], tuple[Message, ...]] = {}
         judges = [node for node in self.nodes if node.kind.reply == "verdict"]
         self.judged = {parent: node.kind.signal for node in judges if node.joins for parent in node.parents}
@@ -250,9 +251,8 @@ class _Walk:
         """Buy a node. A failure is raised if text was already shown or no other node can answer, else noted."""
         node = self.nodes[number - 1]
         try:
-            handlers = {"answer": self._answer, "direct": self._direct, "verdict": self._judge, "check": self._check}
-            handlers |= {"decide": self._decide, "exit": self._exit}
-            yield from handlers[node.purpose if node.purpose in handlers else node.kind.reply](number, node, draft)
+            buys = node.purpose if node.purpose in self._BUYS else node.kind.reply
+            yield from self._BUYS[buys](self, number, node, draft)
         except ProviderError as error:
             if error.shown or self._needs(number, node, draft):
                 raise
@@ -263,7 +263,7 @@ class _Walk:
         if node.kind.reply == "direct":
             return not draft.candidates
         goes_on = self.is_joint and bool(node.parents)  # the model that failed would have to answer again
-        return node.kind.reply == "answer" and (goes_on or not self._answers()) and not self._is_followed(number)
+        return node.kind.reply == "answer" and (goes_on or not self.answers) and not self._is_followed(number)
 
     def _is_followed(self, number: int) -> bool:
         """Return whether a later node can answer without reading this one."""
@@ -271,11 +271,7 @@ class _Walk:
 
     def _answers(self, model: str | None = None) -> list[str]:
         """Return the answers so far, of one model or of all; an answer that a judge repeats counts once."""
-        return [
-            result.candidate.text
-            for node, result in zip(self.nodes, self.results, strict=True)
-            if result.candidate is not None and node.kind.reply == "answer" and model in {None, node.use.name}
-        ]
+        return [text for name, text in self.answers if model is None or name == model]
 
     # --- answers ---
 
@@ -284,7 +280,7 @@ class _Walk:
         request = self._request(self._drawn(number), node, draft)
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
-        last = not self._answers() and not self._is_followed(number)
+        last = not self.answers and not self._is_followed(number)
         lacks = None if self.chat is None else node.use.lacks(request)
         if lacks is not None and not last:
             yield request._replace(purpose=SKIP)
@@ -321,7 +317,6 @@ class _Walk:
         """Add an answer as a candidate, and compare it with the earlier ones."""
         node, result, candidate = self.nodes[number - 1], self.results[number - 1], reading.candidate
         earlier = self._answers()
-        alike = self._answers(node.use.name) if node.kind.redraws else earlier
         result.bought, result.text, result.candidate = True, completion.text, candidate
         draft.signals |= reading.signals
         draft.warnings += reading.warnings
@@ -332,11 +327,11 @@ class _Walk:
                 draft.signals[self.judged[number]] = 0.0
             return
         draft.candidates.append(candidate)
-        agrees = agreement(candidate.text, earlier, self.chat) if earlier else None
-        draft.signals["agrees_with_earlier"] = agrees
+        self.answers.append((node.use.name, candidate.text))
+        draft.signals["agrees_with_earlier"] = agreement(candidate.text, earlier, self.chat) if earlier else None
         if node.kind.redraws:
-            share = agreement(candidate.text, [*alike, candidate.text], self.chat) if alike else None
-            draft.signals[node.kind.signal] = share
+            alike = self._answers(node.use.name)  # with this one
+            draft.signals[node.kind.signal] = agreement(candidate.text, alike, self.chat) if len(alike) > 1 else None
         if self.chat is not None:
             return
         result.trace = reading.trace
@@ -381,7 +376,7 @@ class _Walk:
         """Let a model answer by itself as the last resort: after a failure or a refused message, or at the end."""
         first, *others = draft.results
         refused = self.chat is not None and any(other.verdict.says_yes is False for other in others)
-        ends = draft.number == len(self.numbers) and not self._answers()
+        ends = draft.number == len(self.numbers) and not self.answers
         if first.bought and not refused and not ends:
             return
         draft.final = True
@@ -489,3 +484,7 @@ class _Walk:
             request = node.use.request(messages, node.name, kind.call, draft.number, self.question)
             value = read((yield request._replace(max_tokens=_DECISION_TOKENS)).text)
         draft.signals[kind.signal] = None if value is None else float(value)
+
+    _BUYS: ClassVar = {
+        "answer": _answer, "direct": _direct, "verdict": _judge, "check": _check, "decide": _decide, "exit": _exit
+    }  # fmt: skip
