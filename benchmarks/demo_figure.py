@@ -20,7 +20,7 @@ import numpy as np
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import JUDGING
 from cascade.episodes.opening import DEMO, DEMO_LADDER, open_log
-from cascade.policies.policy import Alone, Uala
+from cascade.policies.policy import ReferenceOnly, Uala
 from cascade.studies.methods import Fitted, Played, Recorded, fixed
 from cascade.studies.study import SERVED, study
 from cascade.table import Log
@@ -51,7 +51,7 @@ def learned(splits: int) -> dict[float, Spot]:
 def alone_and_judged() -> tuple[Spot, Spot, Spot]:
     """Return where the base alone, the guide alone, and rounds in which the guide judges stand."""
     log, promise = _log(DEMO), Promise("error", 0.1, CONFIDENCE)
-    methods = (Recorded(BASE_ONLY), fixed("guide", Alone()), fixed("judged", Uala(), JUDGING))
+    methods = (Recorded(BASE_ONLY), fixed("guide", ReferenceOnly()), fixed("judged", Uala(), JUDGING))
     base, guide, judged = (method.prepare(log, promise, 0)(log) for method in methods)
     return _spot(base, guide), _spot(guide, guide), _spot(judged, guide)
 

@@ -29,7 +29,7 @@ from cascade.types import NO_CERTIFICATE, SKIP, Answer, Call, Completion, Decisi
 if TYPE_CHECKING:
     from cascade.conformal.certificate import Certificate
     from cascade.conformal.scope import Scope
-    from cascade.policies.live import Live
+    from cascade.policies.live import LivePolicy
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
@@ -63,7 +63,7 @@ class RunPlan(NamedTuple):
     scope: Scope | None = None
 
     @classmethod
-    def of(cls, strategy: Plan, policy: Live) -> RunPlan:
+    def of(cls, strategy: Plan, policy: LivePolicy) -> RunPlan:
         """Return the run plan of a policy that promises nothing, with the part of the strategy that it takes."""
         if (part := policy.selection) is None:
             return cls(strategy, policy)

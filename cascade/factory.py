@@ -25,7 +25,7 @@ from cascade.providers.registry import OPENAI_BASE, REPLAY, Endpoint, ProviderSe
 if TYPE_CHECKING:
     from cascade.plans.presets import StrategyConfig
     from cascade.policies.directory import PolicyDirectory
-    from cascade.policies.live import Live
+    from cascade.policies.live import LivePolicy
     from cascade.table import Node
 
 
@@ -73,14 +73,14 @@ _NO_THRESHOLD = (
 )
 
 
-def build_policy(config: CascadeConfig) -> Live:
+def build_policy(config: CascadeConfig) -> LivePolicy:
     """Return the policy that a configuration describes; for a directory, its policy as it serves by default.
 
     Raises:
         ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy;
             or no policy is configured, and the strategy's judge has no threshold.
     """
-    from cascade.policies.live import Live
+    from cascade.policies.live import LivePolicy
 
     if isinstance(config.policy, DirectoryConfig):
         from cascade.policies.directory import PolicyDirectory  # loads certificates, which other policies lack
@@ -91,14 +91,14 @@ def build_policy(config: CascadeConfig) -> Live:
         raise ConfigError([_NO_THRESHOLD])
     plan = nodes_of(config.strategy)
     if lacks_policy and config.modes is not None:
-        from cascade.policies.policy import Alone
+        from cascade.policies.policy import ReferenceOnly
 
-        return Live(Alone(), plan, single=True)
+        return LivePolicy(ReferenceOnly(), plan, single=True)
     rule, kappa = config.policy.rule(plan)
-    return Live(rule, plan, kappa, single=True)
+    return LivePolicy(rule, plan, kappa, single=True)
 
 
-def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | None = None) -> Live:
+def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | None = None) -> LivePolicy:
     """Return the policy of a directory at its certified thresholds, those of a level if it has levels.
 
     A level at which nothing cheaper is proven asks the reference at once, if that keeps the promise.
@@ -106,19 +106,19 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
     Raises:
         ConfigError: the configured strategy cannot serve it.
     """
-    from cascade.policies.live import STRICTEST, Live
-    from cascade.policies.policy import Alone
+    from cascade.policies.live import STRICTEST, LivePolicy
+    from cascade.policies.policy import ReferenceOnly
 
-    live, promise = Live.of(directory, level), directory.promise
+    live, promise = LivePolicy.of(directory, level), directory.promise
     if level and live.kappa == STRICTEST and promise is not None and promise.rules.reference_keeps_it:
-        live = Live(Alone(), live.plan, single=live.single)
+        live = LivePolicy(ReferenceOnly(), live.plan, single=live.single)
     problems = list(unserved(config.strategy, live))
     if problems:
         raise ConfigError(problems, getattr(config.policy, "path", None))
     return live
 
 
-def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
+def unserved(strategy: StrategyConfig, live: LivePolicy) -> Iterator[str]:
     """Yield why a strategy cannot serve a policy."""
     from cascade.conformal.scope import LENGTHS
     from cascade.policies.live import layout_of

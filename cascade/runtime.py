@@ -20,7 +20,7 @@ from cascade.errors import BatchError, ClosedError, UsageError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.plans.nodes import Plan
 from cascade.providers.base import Provider
-from cascade.providers.guard import Around, Guard
+from cascade.providers.guard import Guard, Middleware
 from cascade.records.link import LATE_S
 from cascade.resilience.event_loop import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.safety import defuse
@@ -29,7 +29,7 @@ from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
     from cascade.budget.caps import Account
-    from cascade.policies.live import Live
+    from cascade.policies.live import LivePolicy
     from cascade.records.ledger import SqlLedger
     from cascade.records.recorder import TraceRecorder
     from cascade.records.writer import TraceWriter
@@ -192,7 +192,7 @@ class Runtime:
         keys = {key for guard in self.guards.values() for key in guard.secrets}
         return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "strict"}))
 
-    def _with_spans(self) -> Mapping[str, Guard | Around]:
+    def _with_spans(self) -> Mapping[str, Guard | Middleware]:
         if not self.config.telemetry.spans:
             return self.guards
         from cascade.telemetry import TracedGuard, tracer
@@ -206,7 +206,7 @@ class Runtime:
         return self.configured if self.service is None else self.service.strategy
 
     @property
-    def policy(self) -> Live:
+    def policy(self) -> LivePolicy:
         """The policy in service; at the default level, if there are levels."""
         return self._bare if self.service is None else self.service.default.policy
 
@@ -352,7 +352,7 @@ class Runtime:
             return None
         return f"{counted(lost, 'answer')} not traced, and {exact_dollars(lost_nano_usd)} spent and not booked."
 
-    def wrap(self, wrapping: Callable[[Guard | Around], Around]) -> None:
+    def wrap(self, wrapping: Callable[[Guard | Middleware], Middleware]) -> None:
         """From now on, make each call through the wrapper that `wrapping` returns for a model's guard."""
         self._spanned = {name: wrapping(guard) for name, guard in self._spanned.items()}
 
@@ -376,7 +376,7 @@ class Runtime:
         if self.traces is not None and "traces" not in self._passed_on:
             await in_thread(self.traces.close)
 
-    def guard(self, request: Request, key: str | None = None) -> Guard | Around:
+    def guard(self, request: Request, key: str | None = None) -> Guard | Middleware:
         """Return the guard that makes a call for a key of the server: the model's, wrapped in spans and caps."""
         if self.halt.stopped:  # reached by code that could not be cancelled
             raise ClosedError(SAYS)

@@ -46,7 +46,7 @@ class Node(NamedTuple):
 
 
 ALONE = (Node("reference", 0),)
-"""The nodes of a log of the reference alone (`Log.alone`)."""
+"""The nodes of a log of the reference alone (`Log.reference_only`)."""
 
 
 class Reference(NamedTuple):
@@ -273,7 +273,7 @@ class Log:
             comparable &= self.texts_known[:, None]
         return np.where(comparable, (equal * earlier).sum(axis=2) / np.maximum(counts, 1.0), np.nan)
 
-    def alone(self) -> Log:
+    def reference_only(self) -> Log:
         """Return the same requests as the reference alone answers them: one node.
 
         Raises:

@@ -21,7 +21,7 @@ from cascade._version import __version__
 from cascade.chat import calls_of, function_of, text_of
 from cascade.errors import ConfigError, MissingExtraError, ProviderError
 from cascade.providers.base import TRACEPARENT
-from cascade.providers.guard import Around, Guard
+from cascade.providers.guard import Guard, Middleware
 from cascade.resilience.event_loop import Deadline
 from cascade.types import Completion, Request
 
@@ -140,7 +140,7 @@ def _carried(span: Span) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags.sampled):02x}"
 
 
-class TracedGuard(Around):
+class TracedGuard(Middleware):
     """A guard that makes a span for each call.
 
     Args:

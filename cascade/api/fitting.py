@@ -22,7 +22,7 @@ from cascade.fitting.divide import unseen
 from cascade.fitting.fit import Fit, FitSettings
 from cascade.fitting.fit import fit as fitted
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
-from cascade.policies.live import Live
+from cascade.policies.live import LivePolicy
 from cascade.reports.fit import fit_report
 from cascade.reports.notices import about_columns, about_data_sets, about_requests, outside, reference_of
 from cascade.reports.report import Result, Tell, warn
@@ -133,7 +133,7 @@ def _fitted(
         settings, requests = replace(settings, policy=earlier.policy), earlier.requests
         before = next((certificate.made_for for certificate in earlier.certificates.values()), None)
     done = fitted(unseen(log, requests.fitted), promise, settings, attempts=None if file is None else place_of(file))
-    live = Live(done.policy, log.nodes)
+    live = LivePolicy(done.policy, log.nodes)
 
     def made_for(requests: Any) -> MadeFor:
         bought = requests if live.by_call else done.policy.walks(requests).log

@@ -38,6 +38,7 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import Dropped, is_hashed
 from cascade.money import Usage, dollars, total_nano_usd, usd_or_none
 from cascade.orchestrator import Orchestrator
+from cascade.parallel import HERE
 from cascade.plans.nodes import Plan, PlanNode, judges_of
 from cascade.plans.prompts import load as load_prompts
 from cascade.plans.verdict import ALTERNATIVES, example_verdicts
@@ -51,7 +52,6 @@ from cascade.reports.report import Report, Result, Show, Tell, promise_options, 
 from cascade.reports.study import study_report
 from cascade.resilience import event_loop
 from cascade.runtime import Runtime
-from cascade.scale import HERE
 from cascade.serving.conditions import made_for
 from cascade.studies.diagnosis import Signal, break_even
 from cascade.studies.methods import Served, methods

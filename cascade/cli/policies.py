@@ -18,8 +18,8 @@ from cascade.conformal.promise import KINDS, Promise, kind_of
 from cascade.episodes.opening import check_there
 from cascade.errors import UsageError
 from cascade.fitting.fit import CHOICES, FitSettings
+from cascade.parallel import HERE
 from cascade.policies.canaries import RUNS_A_YEAR
-from cascade.scale import HERE
 
 _PROMISES = f"What is promised: {', '.join(KINDS.built_in)}."
 Kind = Annotated[str | None, typer.Option("--promise", help=_PROMISES)]

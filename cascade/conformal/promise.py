@@ -118,7 +118,7 @@ class Kind(ABC):
         losses = self._as_written(log)
         if not (self.reference_keeps_it and of_ones_own(self)) or log.reference is None:
             return
-        asked = log if log.reference.is_last else log.alone()
+        asked = log if log.reference.is_last else log.reference_only()
         loss, right = (losses if asked is log else self._as_written(asked))[:, -1], asked.right[:, -1]
         lost = np.flatnonzero(asked.answers[:, -1] & (loss > 1e-9) & ((loss < 1) | ~np.isnan(right)))
         if lost.size:

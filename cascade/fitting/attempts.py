@@ -48,12 +48,14 @@ NAME = "cascade.attempts.jsonl"
 class Attempts(NamedTuple):
     """The number of this attempt on its requests, from 1; if unknown, None and the reason.
 
-    `share` is the part of δ that it may spend; an attempt of unknown number counts as the first.
+    `share` is the part of δ that it may spend; an attempt of unknown number counts as the first. `level` is the product
+    of both; None for a promise on average.
     """
 
     number: int | None
     why: str | None = None
     share: float = FIRST
+    level: float | None = None
 
 
 def place_of(log: str | Path) -> Path:

@@ -19,7 +19,7 @@ from cascade.conformal.scope import seen, shown
 from cascade.episodes.rows import Facts
 from cascade.fitting.fit import Fit, promises
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
-from cascade.policies.policy import Alone, as_read
+from cascade.policies.policy import ReferenceOnly, as_read
 from cascade.table import Log, Node
 
 _DISTINCT = "A request that is repeated counts once: the promise is about distinct requests."
@@ -82,10 +82,10 @@ def policy_directory(
 
 def _points_proven(done: Fit) -> Mapping[str, Certified]:
     """Return the proven points by name, including those that hold by definition: walks to the end ask the reference."""
-    ends_safely = done.promise.rules.safe_last(done.log) or isinstance(done.policy, Alone)
+    ends_safely = done.promise.rules.safe_last(done.log) or isinstance(done.policy, ReferenceOnly)
     if done.settings.by_segment or not (done.promise.rules.reference_keeps_it and ends_safely):
         return done.certified
-    by_definition = Certified(-np.inf, done.log.n, Fraction(0), done.level)
+    by_definition = Certified(-np.inf, done.log.n, Fraction(0), done.attempt.level)
     return {name: done.certified.get(name, by_definition) for name in promises(done.promise, done.settings)}
 
 

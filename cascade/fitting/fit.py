@@ -51,9 +51,9 @@ from cascade.policies.policy import (
     LEARNED,
     NETWORKS,
     POLICIES,
-    Alone,
     Depth,
     Policy,
+    ReferenceOnly,
     Threshold,
     known_score,
     score_policy,
@@ -259,8 +259,7 @@ class Fit:
         requests: how many requests the certifying groups have; `log` has one of each group.
         lost: the share of these requests that is lost when served by the policy, 0..1; None without a certificate.
         repeated, unknown: rows left out: repeated requests, and those without the reference's answer.
-        attempt: which attempt on these requests it was.
-        level: the significance level that it could spend; None for a promise on average.
+        attempt: which attempt on these requests it was, and the level that it could spend.
         default: the level of a request that names none; "" without levels.
         too_small: for certificates by segment, the segments that nothing certifies, with their numbers of requests.
     """
@@ -280,7 +279,6 @@ class Fit:
     repeated: int
     unknown: int
     attempt: Attempts
-    level: float | None
     default: str
     too_small: Mapping[str, int]
 
@@ -362,7 +360,8 @@ def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts:
         members = _members(certifies, learns, promise, settings, level)
         return max(levels(certifies.n, members, at, level)[1] for at in risks.values())
 
-    attempt, level = _level(ready.log, promise, settings, attempts, spends)
+    attempt = _counted(ready.log, promise, settings, attempts, spends)
+    level = attempt.level
     assert level is not None  # noqa: S101 - these promises have a confidence
     members = [
         member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, settings, level)
@@ -373,13 +372,13 @@ def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts:
     listed = next((tests for tests in in_turn if cheapest(tests) is not None), listed)
     best = cheapest(listed)
     if best is None or best.certified is None:
-        return _finished(ready, promise, settings, Alone(), {}, listed, certifies, attempt, level)
+        return _finished(ready, promise, settings, ReferenceOnly(), {}, listed, certifies, attempt)
     position = listed.index(best)
     each_level = {name: tests[position].certified for name, tests in tested.items()}
     proven = {name: certified for name, certified in each_level.items() if certified is not None}
     rows = members[position].rows
     proving = certifies if rows is None else certifies.take(rows)
-    done = _finished(ready, promise, settings, best.policy, proven, listed, proving, attempt, level)
+    done = _finished(ready, promise, settings, best.policy, proven, listed, proving, attempt)
     return done if rows is None else replace(done, fitted=learns.ids)
 
 
@@ -409,24 +408,24 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     def spends(level: float) -> float:
         return max(spent(rows.size, at, level) for rows in segments.values() for at in risks.values())
 
-    attempt, level = _level(ready.log, promise, settings, attempts, spends)
+    attempt = _counted(ready.log, promise, settings, attempts, spends)
     ordering = policy.walks(division.learns) if orders else None
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in risks.items():
         points = None if ordering is None else points_of(ordering, at)
         for segment, rows in segments.items():
-            certified = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
+            certified = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, attempt.level)
             if certified is not None:
                 proven[level_name or segment] = certified
             else:
                 too_small[level_name or segment] = int(rows.size)
     default = settings.default(promise)
-    tested = (MemberResult(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
+    tested = (MemberResult(policy.kind, policy, attempt.level or 0.0, certifies.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
         text = f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests"
         elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
         raise NotCertifiedError(f"{text}{elsewhere}: log more of them, or allow a higher risk.")
-    done = _finished(ready, promise, settings, policy if proven else Alone(), proven, tested, certifies, attempt, level)
+    done = _finished(ready, promise, settings, policy, proven, tested, certifies, attempt)
     learned, chose = (division.learns.ids if used else () for used in (settings.learner, orders))
     return replace(done, fitted=learned, chose=chose, too_small=too_small if settings.by_segment else {})
 
@@ -488,10 +487,10 @@ def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
     return {name: np.flatnonzero(segments == name) for name in names}
 
 
-def _level(
+def _counted(
     log: Log, promise: Promise, settings: FitSettings, file: Path | None, spends: Callable[[float], float]
-) -> tuple[Attempts, float | None]:
-    """Count this attempt on the log's requests, and return the level that it may spend.
+) -> Attempts:
+    """Count this attempt on the log's requests.
 
     Only the same fit of the same log is the same attempt. `spends` returns how much of a level its tests use.
     """
@@ -505,15 +504,15 @@ def _level(
         fingerprint(log, promise, settings.policy, (kind, type(promise.rules)), **asked_for),
         lambda share: share if delta is None else spends(share * delta) / delta,
     )
-    return attempt, None if delta is None else attempt.share * delta
+    return attempt._replace(level=None if delta is None else attempt.share * delta)
 
 
 def _finished(
     ready: Usable, promise: Promise, settings: FitSettings, policy: Policy, proven: Mapping[str, Certified],
-    tested: Sequence[MemberResult], log: Log, attempt: Attempts, level: float | None,
+    tested: Sequence[MemberResult], log: Log, attempt: Attempts,
 ) -> Fit:  # fmt: skip
-    """Return the fit, with its cost and losses on the groups that certify."""
-    default = settings.default(promise)
+    """Return the fit, with its cost and losses on the groups that certify; without a proof it asks the reference."""
+    default, policy = settings.default(promise), policy if proven else ReferenceOnly()
     every = ready.log if ready.log.n == log.n else ready.log.take(ready.log.in_groups(set(log.groups)))
     walked = policy.walks(every)
     kappa = thresholds(every, proven, by_segment=settings.by_segment, default=default)
@@ -527,7 +526,7 @@ def _finished(
     shares = {name: cost_share(walked.take(at), proven[name].kappa, every.take(at)) for name, at in rows.items()}
     return Fit(
         promise, settings, policy, proven, tuple(tested), _saving(costs, every, choices), shares, log, (), (), every.n,
-        lost, ready.repeated, ready.unknown, attempt, level, default, {},
+        lost, ready.repeated, ready.unknown, attempt, default, {},
     )  # fmt: skip
 
 

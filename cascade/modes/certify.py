@@ -137,7 +137,7 @@ class Proof(NamedTuple):
         return float(np.log1p(self.stake * (self.risk * lengths - lost)).sum()) >= -math.log(self.level)
 
 
-class Lenient(NamedTuple):
+class PassingThreshold(NamedTuple):
     """The most lenient threshold that passes, with the stops on each row and the replay of the conversations."""
 
     kappa: float
@@ -145,9 +145,9 @@ class Lenient(NamedTuple):
     replay: ServedTurns
 
 
-def most_lenient(
+def fixed_sequence_test(
     proof: Proof, turns: ConversationTurns, thresholds: Sequence[float], served: Callable[[float], Stops]
-) -> Lenient | None:
+) -> PassingThreshold | None:
     """Test thresholds from strict to lenient until one fails; return the last that passes, None if the first fails.
 
     `served` returns what a policy does on each row at a threshold.
@@ -158,5 +158,5 @@ def most_lenient(
         replay = turns.served(stops)
         if not proof.passes(replay.lost, turns.lengths):
             break
-        best = Lenient(kappa, stops, replay)
+        best = PassingThreshold(kappa, stops, replay)
     return best

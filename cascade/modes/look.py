@@ -26,7 +26,7 @@ from cascade.fitting.certificates import ASSUMPTIONS, certified_for, sha256_of
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
 from cascade.logs.schema import DEPLOYMENT, ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
-from cascade.modes.certify import ConversationTurns, Lenient, Proof, Stops, grid, most_lenient
+from cascade.modes.certify import ConversationTurns, PassingThreshold, Proof, Stops, fixed_sequence_test, grid
 from cascade.modes.state import Draw, InForce, Look, Signs, audits_each, signs_of
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Policy, as_read
@@ -260,10 +260,10 @@ def promise_of(modes: ModesConfig) -> Promise:
 
 def _lenient(
     policy: Policy, others: Conversations, conversations: Conversations, proof: Proof, promise: Promise
-) -> Lenient | None:
+) -> PassingThreshold | None:
     """Return the most lenient threshold, of those that other conversations give, that passes on these."""
     stops = stops_of(policy, conversations.log, promise)
-    return most_lenient(proof, conversations.turns, grid(policy.walks(others.log).reach), stops)
+    return fixed_sequence_test(proof, conversations.turns, grid(policy.walks(others.log).reach), stops)
 
 
 def stops_of(policy: Policy, log: Log, promise: Promise) -> Callable[[float], Stops]:
@@ -280,7 +280,7 @@ def stops_of(policy: Policy, log: Log, promise: Promise) -> Callable[[float], St
     return at
 
 
-def _saving(conversations: Conversations, lenient: Lenient, audit: float) -> dict[str, float]:
+def _saving(conversations: Conversations, lenient: PassingThreshold, audit: float) -> dict[str, float]:
     """Return the share of requests that a cheaper model answers, and a request's guide cost and saving after audits.
 
     The first turn that the guide answers after a kept one pays the prompt in full: its cache lacks that turn.

@@ -53,7 +53,7 @@ class Selection(NamedTuple):
 
 
 class Scorer(Protocol):
-    """What the engine needs, as `policies.live.Live` has it: scores, which `engine.actions` turns into actions."""
+    """What the engine needs of a `policies.live.LivePolicy`: scores, which `engine.actions` turns into actions."""
 
     @property
     def kappa(self) -> float:

@@ -23,7 +23,7 @@ from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.policy import GRID, REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala, as_read
+from cascade.policies.policy import GRID, REQUEST, SUREST, NodePolicy, Policy, Prompted, ReferenceOnly, Uala, as_read
 from cascade.registry import code_of, of_ones_own
 from cascade.table import COST, Floats, Ints, Log, Node
 from cascade.types import Candidate, Question, Step
@@ -135,7 +135,7 @@ def in_places(candidates: Sequence[Candidate], sources: Sequence[str]) -> Sequen
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LivePolicy:
     """A policy at certified thresholds, with what the engine calls at every step.
 
     Attributes:
@@ -186,7 +186,7 @@ class Live:
             raise UsageError("A policy that buys in an order of its own is served on the whole plan.")
 
     @classmethod
-    def of(cls, directory: PolicyDirectory, level: str | None = None) -> Live:
+    def of(cls, directory: PolicyDirectory, level: str | None = None) -> LivePolicy:
         """Return a directory's policy at its certified thresholds, of one level if it has levels."""
         name, proven = level or directory.default_level or "", directory.certificates
         kappas = {segment: certificate.kappa for segment, certificate in proven.items() if certificate.segment}
@@ -199,13 +199,13 @@ class Live:
     @property
     def selection(self) -> Selection | None:
         """The steps that it takes; None if it takes all."""
-        if isinstance(self.rule, Alone):
+        if isinstance(self.rule, ReferenceOnly):
             return Selection(reference=True)
         if self.by_call:
             return Selection(calls=True)
         return None if self.rule.nodes is None else Selection(tuple([node.step + 1 for node in self.nodes]))
 
-    def for_segment(self, segment: str | None) -> Live:
+    def for_segment(self, segment: str | None) -> LivePolicy:
         """Return the policy as it serves a segment, which goes on to the end if no certificate covers the segment."""
         kappa = self.kappas.get(segment or "", STRICTEST) if self.kappas else self.kappa
         return self if kappa == self.kappa else replace(self, kappa=kappa)

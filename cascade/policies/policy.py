@@ -104,13 +104,12 @@ class Policy(ABC):
         return {}
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Policy:
+    def read(cls, settings: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Policy:  # noqa: ARG003 - it has none
         """Return the policy that `settings` and `tensors` were written from; its `nodes` are among the settings.
 
         Raises:
             ValueError: with every problem.
         """
-        del tensors
         return TypeAdapter(cls).validate_python(dict(settings))
 
 
@@ -405,7 +404,7 @@ def _is_common(values: Floats) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone(NodePolicy):
+class ReferenceOnly(NodePolicy):
     """Ask only the reference, at once: the guide, or a ladder's last model."""
 
     kind: ClassVar[str] = "reference"
@@ -418,7 +417,7 @@ class Alone(NodePolicy):
 
     def walks(self, log: Log) -> Walks:
         """Return its walks of one node over a log of the whole plan."""
-        alone = log.alone()
+        alone = log.reference_only()
         return walks(alone, self.scores(alone))
 
 
@@ -439,6 +438,6 @@ def tie_of(log: Log) -> str | None:
 
 
 POLICIES: Mapping[str, type[Policy]] = {
-    policy.kind: policy for policy in (Threshold, Depth, Alone, Random, Uala, Prompted)
+    policy.kind: policy for policy in (Threshold, Depth, ReferenceOnly, Random, Uala, Prompted)
 }
 """The kinds of policies that learn nothing."""

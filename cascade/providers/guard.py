@@ -396,10 +396,10 @@ class Guard:
             logger.warning("%s: %s", model, note)
 
 
-class Around(ABC):
+class Middleware(ABC):
     """A guard with something that surrounds each of its calls, such as a span or a hold on a budget."""
 
-    def __init__(self, guard: Guard | Around) -> None:
+    def __init__(self, guard: Guard | Middleware) -> None:
         self._guard = guard
 
     @abstractmethod

@@ -23,7 +23,7 @@ from cascade.fitting.fit import LEAST_GROUPS
 from cascade.logs.values import instant
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.policies.live import STRICTEST
-from cascade.policies.policy import Alone, Depth, Policy, drawn_number
+from cascade.policies.policy import Depth, Policy, ReferenceOnly, drawn_number
 from cascade.reports.report import Report, Table, promise_line
 from cascade.studies.methods import Played, Served
 from cascade.table import Bools, Floats, Log
@@ -46,7 +46,7 @@ def served(read: PolicyDirectory, log: Log) -> dict[str, Served]:
     if any(certificate.covers == "level" for certificate in certificates.values()):
         at_once = read.promise is not None and read.promise.rules.reference_keeps_it  # as in service
         return {
-            f"level {name}": Served(Alone() if at_once and kappa == STRICTEST else read.policy, kappa)
+            f"level {name}": Served(ReferenceOnly() if at_once and kappa == STRICTEST else read.policy, kappa)
             for name, kappa in ((name, certificate.kappa) for name, certificate in certificates.items())
         }
     kappas = {name: certificate.kappa for name, certificate in certificates.items() if certificate.covers == "segment"}
@@ -78,7 +78,7 @@ def evaluation(log: Log, promise: Promise, methods: Mapping[str, Served], reques
     if not logged.any():
         raise UsageError(f"{log.name} lacks a call that the policy makes on every request: log each model's answer.")
     test = distinct.take(logged)
-    baselines = {} if test.reference is None else {"reference alone": Served(Alone())}
+    baselines = {} if test.reference is None else {"reference alone": Served(ReferenceOnly())}
     if np.count_nonzero(test.steps == test.steps[0]) == 1:
         baselines[f"{test.nodes[0].name} alone"] = Served(Depth((0,)))
     played = {name: method.play(test, promise) for name, method in {**methods, **baselines}.items()}

@@ -43,9 +43,9 @@ def _requests_line(done: Fit) -> str:
         return f"{sentence}; how often they were used before is unknown: {done.attempt.why}."
     sentence = f"{sentence}: fit {done.attempt.number} on these"
     first = FIRST * (done.promise.delta or 0)
-    if done.level is None or done.level == first:
+    if done.attempt.level is None or done.attempt.level == first:
         return f"{sentence}."
-    return f"{sentence}, tested at {done.level:.2g}; a first fit of new requests is tested at {first:.2g}."
+    return f"{sentence}, tested at {done.attempt.level:.2g}; a first fit of new requests is tested at {first:.2g}."
 
 
 def _notes(done: Fit) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _next(done: Fit, output: str | None) -> str:
         models = " and ".join(dict.fromkeys(node.model or node.name for node in done.log.nodes))
         local = " (cascade init --local)" if done.log.name in {DEMO_LADDER, DEMO_REQUESTS} else ""
         return f"Next: set policy: {output} in a cascade.yaml with {models}{local}."
-    least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
+    least = math.ceil(math.log(done.attempt.level) / math.log1p(-done.promise.tested_risk)) if done.attempt.level else 0
     if done.log.n < least:
         proof = f"{least:,} prove a risk of {percent(done.promise.risk)} if nothing is lost"
         return f"Next: log more requests: {proof}, and this log has {done.log.n:,}."
@@ -137,7 +137,7 @@ def fit_document(done: Fit) -> dict[str, Any]:
         "repeated": done.repeated,
         "left_out": done.unknown,
         "attempt": done.attempt.number,
-        "level": done.level,
+        "level": done.attempt.level,
         "default": done.default or None,
         "certificates": {
             name: {"kappa": str(proven.kappa), "n": proven.n, "losses": float(proven.losses)}

@@ -30,7 +30,7 @@ from cascade.budget.charges import failed_call, paid_call
 from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, ProviderError, StoreError
 from cascade.money import Price, usd
-from cascade.providers.guard import Around, Guard
+from cascade.providers.guard import Guard, Middleware
 from cascade.resilience.event_loop import Deadline
 from cascade.resilience.health import CALLER
 from cascade.server.receipts import Receipt
@@ -286,10 +286,10 @@ def _labels(labels: Mapping[str, str]) -> str:
 # --- calls, the access log, several processes ---
 
 
-class CountedGuard(Around):
+class CountedGuard(Middleware):
     """A guard whose calls are counted."""
 
-    def __init__(self, metrics: Metrics, prices: Mapping[str, Price | None], guard: Guard | Around) -> None:
+    def __init__(self, metrics: Metrics, prices: Mapping[str, Price | None], guard: Guard | Middleware) -> None:
         super().__init__(guard)
         self._metrics, self._prices = metrics, prices
 

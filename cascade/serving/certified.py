@@ -29,7 +29,7 @@ from cascade.identity import identity
 from cascade.plans.nodes import Plan
 from cascade.policies.base import Selection
 from cascade.policies.directory import PolicyDirectory
-from cascade.policies.live import Live
+from cascade.policies.live import LivePolicy
 from cascade.policies.policy import drawn_number
 from cascade.policies.signals import OF_CONFIDENCE
 from cascade.serving.conditions import void_reasons
@@ -62,7 +62,7 @@ class CertifiedPolicy:
         self,
         config: CascadeConfig,
         strategy: Plan,
-        policy: Live,
+        policy: LivePolicy,
         certificates: Iterable[Certificate],
         monitors: CertificateMonitors,
         *,

@@ -21,7 +21,7 @@ from cascade.budget.caps import Account, Cap, Caps, Hold, MemoryLedger, Refused,
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, StoreError, UsageError
 from cascade.money import Price, exact_dollars, nano_usd
-from cascade.providers.guard import Around, Guard
+from cascade.providers.guard import Guard, Middleware
 from cascade.records.link import StoreLink
 from cascade.resilience.event_loop import NOT_BEGUN, Deadline, Halt
 from cascade.types import Completion, Request, Requester, TextDelta
@@ -108,7 +108,7 @@ class Spending:
         passed_on = {name: getattr(self, name) for name in ("ledger", "link", "unsettled", "booked")}
         return replace(now, **passed_on, stand_in=stand_in)
 
-    def over(self, guard: Guard | Around, key: str | None, finishes: Halt | None = None) -> SpendingGuard:
+    def over(self, guard: Guard | Middleware, key: str | None, finishes: Halt | None = None) -> SpendingGuard:
         """Return a guard whose calls count for a key; with `finishes`, they go on without callers until that halt."""
         return SpendingGuard(self, guard, key) if finishes is None else FinishingGuard(self, guard, key, finishes)
 
@@ -213,10 +213,10 @@ class Spending:
         self.ledger.close()
 
 
-class SpendingGuard(Around):
+class SpendingGuard(Middleware):
     """A guard that holds and books the cost of its calls. Used like a `Guard`, it also raises BudgetExceededError."""
 
-    def __init__(self, spending: Spending, guard: Guard | Around, key: str | None) -> None:
+    def __init__(self, spending: Spending, guard: Guard | Middleware, key: str | None) -> None:
         super().__init__(guard)
         self._spending, self._key = spending, key
 
@@ -284,7 +284,7 @@ class FinishingGuard(SpendingGuard):
     billing, and thinking may not be streamed: only the usage at the end of the reply tells the cost.
     """
 
-    def __init__(self, spending: Spending, guard: Guard | Around, key: str | None, halt: Halt) -> None:
+    def __init__(self, spending: Spending, guard: Guard | Middleware, key: str | None, halt: Halt) -> None:
         super().__init__(spending, guard, key)
         self._halt = halt
 

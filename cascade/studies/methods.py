@@ -25,10 +25,10 @@ from cascade.policies.policy import (
     ACTION,
     NETWORKS,
     VERDICT,
-    Alone,
     Depth,
     Policy,
     Prompted,
+    ReferenceOnly,
     Threshold,
     Uala,
     drawn_number,
@@ -123,7 +123,7 @@ class Served(NamedTuple):
         covered = self.covers(log)
         if covered.all() or log.reference is None:
             return played
-        alone = Served(Alone()).play(log, promise)
+        alone = Served(ReferenceOnly()).play(log, promise)
         return Played._make(np.where(covered, *columns) for columns in zip(played, alone, strict=True))
 
 
@@ -135,9 +135,8 @@ class Fitted:
     name: str = "cascade fit"
     part: Callable[[Log], Log] = copy  # the part of a log that it sees
 
-    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:  # noqa: ARG002 - of the protocol
         """Fit and certify."""
-        del seed
         done = fit(self.part(log), promise, self.settings)
         return lambda requests: play_fit(done, self.part(requests))
 
@@ -189,9 +188,8 @@ class Recorded:
 
     name: str
 
-    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:  # noqa: ARG002 - of the protocol
         """Return what is on record."""
-        del log, seed
         return lambda requests: self._play(requests, promise)
 
     def _play(self, log: Log, promise: Promise) -> Played:
@@ -200,7 +198,7 @@ class Recorded:
         if promise.rules.of_set:
             loss = np.where(walk.covered | hopeless(log), 0.0, 1.0)
         else:
-            alone = replace(log, reference=Reference(right, walk.cost_nano_usd, is_last=True)).alone()
+            alone = replace(log, reference=Reference(right, walk.cost_nano_usd, is_last=True)).reference_only()
             loss = promise.rules.losses(replace(alone, nodes=(Node(self.name, 0),), reference=log.reference))[:, 0]
         cost = np.where(walk.cost_nano_usd >= 0, walk.cost_nano_usd, np.nan)
         columns = (loss, right, cost, walk.length, walk.size)
@@ -343,14 +341,13 @@ def _trained(name: str, trainer: Trainer, served: str, log: Log, promise: Promis
 def network_methods(promise: Promise, settings: NetworkSettings) -> list[Method]:
     """Return CPO, CPO batch and CPO online, which share one network, and CCPO; for a set also with a charge λ."""
     shared, joint = Trainer("cpo_online", settings), Trainer("ccpo", settings.model_copy(update={"lambda_set": 0.0}))
-    kinds = {"CPO": "cpo", "CPO batch": "cpo_batch", "CPO online": "cpo_online"}
-    listed: list[Method] = [trained(name, shared, kind) for name, kind in kinds.items()]
-    listed.append(trained("CCPO", joint, "ccpo"))
+    listed = [("CPO", shared, "cpo"), ("CPO batch", shared, "cpo_batch"), ("CPO online", shared, "cpo_online")]
+    listed.append(("CCPO", joint, "ccpo"))
     if promise.rules.of_set:  # if one answer is served, the size of the set costs nothing
         charge = settings.lambda_set or CHARGE
         charged = Trainer("ccpo", settings.model_copy(update={"lambda_set": charge}))
-        listed.append(trained(f"CCPO, λ = {charge:g}", charged, "ccpo"))
-    return listed
+        listed.append((f"CCPO, λ = {charge:g}", charged, "ccpo"))
+    return [trained(*row) for row in listed]
 
 
 def methods(log: Log, promise: Promise, networks: NetworkSettings | None = None) -> list[Method]:

@@ -22,8 +22,8 @@ from cascade.episodes.rows import Read
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.divide import in_random_order, usable
 from cascade.fitting.fit import LEAST_GROUPS
-from cascade.policies.policy import Alone, Depth
-from cascade.scale import HERE, spread
+from cascade.parallel import HERE, parallel_map
+from cascade.policies.policy import Depth, ReferenceOnly
 from cascade.studies.diagnosis import Diagnosis, diagnose
 from cascade.studies.methods import Fitted, Method, Played, fixed, methods
 from cascade.table import Bools, Floats, Log
@@ -218,7 +218,7 @@ def study(
         others: the methods; by default those of `methods`.
         splits: the number of splits.
         seed: the same seed gives the same figures.
-        on: where the splits are played, as for `scale.spread`; the figures are the same everywhere.
+        on: where the splits are played, as for `parallel.parallel_map`; the figures are the same everywhere.
         show: called with (the log's name, splits done, splits in all).
 
     Raises:
@@ -228,10 +228,10 @@ def study(
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
     requests = ready.log
-    reference = fixed("every call", Depth()) if requests.reference is None else fixed("reference alone", Alone())
-    playing = [reference, *(method for method in others or methods(requests, promise) if method.name != reference.name)]
+    name, policy = ("every call", Depth()) if requests.reference is None else ("reference alone", ReferenceOnly())
+    playing = [fixed(name, policy), *(each for each in others or methods(requests, promise) if each.name != name)]
     drawn, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
-    with closing(spread(partial(_split, requests, promise, playing), drawn, on)) as results:
+    with closing(parallel_map(partial(_split, requests, promise, playing), drawn, on)) as results:
         for result in results:
             done.append(result)
             show(requests.name, len(done), splits)

@@ -26,7 +26,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.live import row_of
-from cascade.policies.policy import Alone, Threshold
+from cascade.policies.policy import ReferenceOnly, Threshold
 from cascade.providers.replay import Replay
 from cascade.serving.conditions import made_for
 from cascade.table import Log
@@ -112,7 +112,7 @@ def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_p
     done = fit(made.log, made.done.promise, FitSettings(levels={"low": 0.05, "never": 1e-6}))
     cascade = certified_for(made.log, done.policy.walks(made.log).log, made.read.facts, made_for(CONFIG))
     levels = written(done, made.log.nodes, date(2026, 11, 26), made_for=lambda _: cascade, reference=PAIR[1])
-    alone = PolicyDirectory(made.log.nodes, Alone(), made.done.promise)
+    alone = PolicyDirectory(made.log.nodes, ReferenceOnly(), made.done.promise)
     for directory, level in [(alone, None), (levels, "never")]:
         with served(made, directory, tmp_path / str(level)) as orchestrator:
             answer = orchestrator.chat(made.chats[0], level=level)

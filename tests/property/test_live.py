@@ -17,8 +17,8 @@ from cascade.matching import answer_key
 from cascade.money import Price
 from cascade.plans.base import NOTHING_BOUGHT, Walk, following
 from cascade.policies.base import Observation, Selection
-from cascade.policies.live import Live, layout_of, refuse_unlike_live, row_of
-from cascade.policies.policy import Alone, Depth, NodePolicy, Policy, Threshold
+from cascade.policies.live import LivePolicy, layout_of, refuse_unlike_live, row_of
+from cascade.policies.policy import Depth, NodePolicy, Policy, ReferenceOnly, Threshold
 from cascade.table import Floats, Log, Node
 from cascade.types import Answer, Call, Candidate, Completion, Question, Request, Step, Usage
 from property.examples import EXAMPLES
@@ -203,13 +203,13 @@ RULES: dict[str, Callable[[], Policy]] = {
 }
 
 
-def served(world: World, live: Live) -> Answer:
+def served(world: World, live: LivePolicy) -> Answer:
     strategy = world if live.selection is None else world.only(live.selection)
     walk = run(QUESTION, RunPlan(strategy, live), RunTerms({"model": PRICE}))
     return drive(walk, strategy.complete)
 
 
-def check(world: World, live: Live, walked: Walks) -> None:
+def check(world: World, live: LivePolicy, walked: Walks) -> None:
     """Compare the engine's walk with the one on the log, at the threshold of `live`."""
     answer, kappa = served(world, live), live.kappa
     stop = int(walked.stop(kappa)[0])
@@ -248,7 +248,7 @@ def test_the_engine_walks_as_the_log_says(name, ladder):
             rule = replace(rule, nodes=tuple(chosen))  # type: ignore[type-var]
         walked = rule.walks(world.log)
         for kappa in {*walked.thresholds.tolist(), 0.3, -1e300}:
-            check(world, Live(rule, world.plan_nodes, kappa), walked)
+            check(world, LivePolicy(rule, world.plan_nodes, kappa), walked)
             walks += 1
             stops.add(int(walked.stop(kappa)[0]))
     assert walks > 12 * EXAMPLES
@@ -270,14 +270,14 @@ def test_a_step_without_an_answer_serves_what_was_served_before(name):
         world = replace(world, texts=(*world.texts[:-2], None, None))
         walked = RULES[name]().walks(world.log)
         for kappa in walked.thresholds.tolist():
-            check(world, Live(RULES[name](), world.plan_nodes, kappa), walked)
+            check(world, LivePolicy(RULES[name](), world.plan_nodes, kappa), walked)
 
 
 @pytest.mark.parametrize("ladder", [True, False])
 def test_a_request_in_progress_has_the_columns_of_its_log(ladder):
     for seed in range(4 * EXAMPLES):
         world = drawn(seed, ladder=ladder)
-        steps = served(world, Live(Depth(), world.plan_nodes)).steps
+        steps = served(world, LivePolicy(Depth(), world.plan_nodes)).steps
         row, log = row_of(Observation(QUESTION, steps, last=True), world.plan_nodes), world.log
         for column in ("answer", "cost_nano_usd", "bought", "complete", "confidence"):
             np.testing.assert_array_equal(getattr(row, column), getattr(log, column), err_msg=column)
@@ -292,15 +292,15 @@ def test_a_length_that_one_step_tells_is_counted_in_no_other():
     call = Call(sent, Completion("Inn", "stop", Usage(1, 9)), 1, 1)
     steps = Step(1, (), {"reply_tokens": 7.0}), Step(2, (), {}, calls=(call,))
     for walked, doubt in ((steps, np.nan), (steps[1:], 9.0)):
-        live = Live(Threshold("reply_tokens", 1.0, None), (Node("a", 0), Node("b", 1)))
+        live = LivePolicy(Threshold("reply_tokens", 1.0, None), (Node("a", 0), Node("b", 1)))
         np.testing.assert_equal(live.scores(Observation(QUESTION, walked, last=True)).next, doubt)
 
 
 def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end():
-    live = Live(Depth(), (Node("a", 0), Node("b", 1)), kappas={"law": -0.5})
+    live = LivePolicy(Depth(), (Node("a", 0), Node("b", 1)), kappas={"law": -0.5})
     assert live.for_segment("law").kappa == -0.5
     assert live.for_segment("art").kappa == live.for_segment(None).kappa == -np.inf
-    whole = Live(Depth(), (Node("a", 0),), 3.0)
+    whole = LivePolicy(Depth(), (Node("a", 0),), 3.0)
     assert whole.for_segment("law") is whole
 
 
@@ -309,18 +309,18 @@ def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end():
     [
         (Depth(), None),
         (Depth((0, 2)), Selection((1, 3))),
-        (Alone(), Selection(reference=True)),
+        (ReferenceOnly(), Selection(reference=True)),
         (Buys(), Selection(calls=True)),
     ],
 )
 def test_a_policy_takes_the_steps_of_its_nodes(rule, selection):
-    assert Live(rule, (Node("a", 0), Node("b", 1), Node("c", 2))).selection == selection
+    assert LivePolicy(rule, (Node("a", 0), Node("b", 1), Node("c", 2))).selection == selection
 
 
 def test_what_the_engine_cannot_serve_is_refused():
     rounds = (Node("round 1 base", 0), Node("round 1 guide", 0))
     with pytest.raises(UsageError):
-        Live(Depth((0,)), rounds)
+        LivePolicy(Depth((0,)), rounds)
 
     with pytest.raises(UsageError):
-        Live(Buys((0, 1)), (Node("a", 0), Node("b", 1), Node("c", 2)))
+        LivePolicy(Buys((0, 1)), (Node("a", 0), Node("b", 1), Node("c", 2)))

@@ -30,7 +30,7 @@ from cascade import (
     UsageError,
 )
 from cascade.policies.base import Observation, Scorer, StepScores
-from cascade.policies.live import Live
+from cascade.policies.live import LivePolicy
 from cascade.policies.policy import Depth
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fake import FakeProvider
@@ -112,7 +112,7 @@ def keeps_the_protocols() -> None:
     """Every built-in plug-in is what its Protocol asks for."""
     _providers: tuple[Provider, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local(), Replay({}))
     _streams: tuple[Streams, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local())
-    _policies: tuple[Scorer, ...] = (Live(Depth(), ()),)
+    _policies: tuple[Scorer, ...] = (LivePolicy(Depth(), ()),)
 
 
 class MyPolicy(Scorer):

@@ -66,8 +66,8 @@ def fitted(
 
 def level(done: Fit) -> float:
     """Return the part of delta at which a policy's promise was tested."""
-    assert done.level is not None
-    return done.level
+    assert done.attempt.level is not None
+    return done.attempt.level
 
 
 def promoted(logged: Log, certifying: Callable[[str], bool], folder: Path) -> PolicyDirectory | None:

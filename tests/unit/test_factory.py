@@ -14,7 +14,7 @@ from cascade.factory import build_policy, build_strategy
 from cascade.plans.base import ModelUse
 from cascade.plans.presets import STRATEGIES
 from cascade.plans.presets import ladder as ladder_of
-from cascade.policies.live import Live
+from cascade.policies.live import LivePolicy
 from cascade.policies.policy import Depth, Prompted, Random, Threshold, Uala
 from unit.certified import ROUNDS as NODES
 from unit.certified import certificate, directory
@@ -105,7 +105,7 @@ def test_what_does_not_fit_together_is_refused(settings, said):
 
 def test_a_policy_directory_is_its_policy_at_the_certified_threshold(tmp_path):
     config = load(ROUNDS | {"policy": directory(tmp_path, certificate(kappa=0.25))})
-    assert build_policy(config) == Live(Uala(), NODES, 0.25)
+    assert build_policy(config) == LivePolicy(Uala(), NODES, 0.25)
 
 
 def test_without_a_certificate_it_goes_on_to_the_end(tmp_path):

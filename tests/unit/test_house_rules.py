@@ -37,7 +37,7 @@ ONLY_IN = {
     "tenacity": {"resilience/health.py"},
     "xllamacpp": {"providers/local.py"},
     "torch": {"policies/networks.py"},
-    "ray": {"scale.py"},
+    "ray": {"parallel.py"},
     "pickle": set(),
     "marshal": {"chat.py"},  # it reads what it wrote itself, to copy plain values
     "shelve": set(),
@@ -69,7 +69,7 @@ FORBIDDEN_CALLS = {
 }
 READS_ENVIRONMENT = {
     *("config/__init__.py", "matching/code.py"),
-    *("providers/litellm.py", "providers/local.py", "scale.py"),
+    *("providers/litellm.py", "providers/local.py", "parallel.py"),
 }
 
 

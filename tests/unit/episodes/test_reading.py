@@ -174,7 +174,7 @@ def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path):
     assert log.unlabelled
     assert read.facts.truth == Truth(LARGE, "text")
     assert np.nan_to_num(read.log.right).tolist() == [[1, 1], [0, 1], [0, 0]]
-    assert read.log.alone().answers[:, 0].tolist() == [True, True, False]
+    assert read.log.reference_only().answers[:, 0].tolist() == [True, True, False]
 
 
 def test_labels_are_used_where_there_are_some_unless_a_reference_is_named(tmp_path):

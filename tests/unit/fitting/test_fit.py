@@ -29,8 +29,8 @@ from cascade.fitting.menu import simple_members
 from cascade.identity import hash_of
 from cascade.policies.base import Observation
 from cascade.policies.directory import Requests
-from cascade.policies.live import Live
-from cascade.policies.policy import Alone, Depth, Policy, Random, Threshold, ranked
+from cascade.policies.live import LivePolicy
+from cascade.policies.policy import Depth, Policy, Random, ReferenceOnly, Threshold, ranked
 from cascade.reports.evaluation import evaluation
 from cascade.reports.fit import fit_report
 from cascade.studies.methods import Fitted, Router, Served
@@ -246,20 +246,20 @@ def test_a_judge_beside_log_probs_takes_no_saving_away():
 def test_the_levels_of_a_menu_never_sum_to_more_than_the_level_of_the_attempt(tmp_path):
     log = drawn_log(600, models=4)
     done = fit(log, REGRET, attempts=place_of(tmp_path / "log.jsonl"))
-    assert done.level == FIRST * 0.1
-    assert sum(spent(each.n, REGRET, each.level) for each in done.tested) <= done.level
+    assert done.attempt.level == FIRST * 0.1
+    assert sum(spent(each.n, REGRET, each.level) for each in done.tested) <= done.attempt.level
 
 
 def test_attempts_on_the_same_requests_spend_no_more_than_delta_and_only_the_same_fit_is_free(tmp_path):
     file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300, models=3)
     fits = [fit(log, REGRET, FitSettings(seed=seed), attempts=file) for seed in (0, 1, 0, 2, 3, 4)]
     assert [each.attempt.number for each in fits] == [1, 2, 1, 3, 4, 5]
-    assert fits[0].level == fits[2].level == FIRST * 0.1
+    assert fits[0].attempt.level == fits[2].attempt.level == FIRST * 0.1
     spends = [sum(spent(each.n, REGRET, each.level) for each in done.tested) for done in (*fits[:2], *fits[3:])]
     assert 0 < spends[1] < spends[0]
     assert sum(spends) <= 0.1
     fresh = fit(drawn_log(300, 5), REGRET, attempts=file)
-    assert (fresh.attempt.number, fresh.level) == (1, FIRST * 0.1)
+    assert (fresh.attempt.number, fresh.attempt.level) == (1, FIRST * 0.1)
 
 
 def test_fits_of_parts_leave_the_whole_what_the_most_used_request_has_left(tmp_path):
@@ -274,7 +274,7 @@ def test_fits_of_parts_leave_the_whole_what_the_most_used_request_has_left(tmp_p
 def test_too_few_requests_to_prove_anything_spend_nothing(tmp_path):
     log = drawn_log(47)  # one request more each time, as the report asks for
     fits = [fit(log.take(np.arange(n)), REGRET, attempts=tmp_path / "file") for n in (45, 46, 47)]
-    assert [done.level == FIRST * 0.1 for done in fits] == [True, True, False]
+    assert [done.attempt.level == FIRST * 0.1 for done in fits] == [True, True, False]
 
 
 def test_no_fit_is_possible_where_a_request_has_nothing_left(tmp_path):
@@ -563,7 +563,7 @@ def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_l
         fit(log, promise, FitSettings(policy=Threshold("score", -1.0)))
     found = study(log, promise, [Router()], splits=2)
     assert (found.rows[0].risk, found.rows[1].refused, found.bound) == (0.0, 0, None)
-    table = evaluation(log, promise, {"policy": Served(Alone())}, Requests()).tables[0]
+    table = evaluation(log, promise, {"policy": Served(ReferenceOnly())}, Requests()).tables[0]
     assert {"mean loss", "lost"} & {row[0] for row in table.rows} == {"mean loss"}
     assert evenly(np.linspace(0.0, 0.9, 200), 50)[0] == 0
 
@@ -602,7 +602,7 @@ def test_a_policy_of_ones_own_sees_no_outcome_and_no_cost_that_is_hidden_neither
     assert (doubt < np.inf).all() == (doubt < np.inf).any() == seen
     shown = certified_for(done.log, done.log, Facts(("answer",), {}, (None, None), (None, None), None, {}))["shown"]
     assert [("score" in step["1"]["signals"]) for step in shown] == [promise.kind == "error"] * 2
-    live = Live.of(policy_directory(done, log.nodes, date(2026, 1, 1)))
+    live = LivePolicy.of(policy_directory(done, log.nodes, date(2026, 1, 1)))
     sent = Request("model", (), "answer", "answer", 1, question, 9)
     step = Step(1, (), {"score": 0.9}, calls=(Call(sent, Completion("Inn", "stop", Usage(1, 9)), 50, 50),))
     rule = replace(live, rule=Looking(column=column))
@@ -649,7 +649,7 @@ def test_without_a_signal_a_random_choice_is_served_and_keeps_its_promise():
 
 def test_where_nothing_is_proven_the_reference_alone_is_asked():
     done = fit(drawn_log(20), Promise("regret", 0.01, 0.9))
-    assert (type(done.policy), dict(done.certified), done.saves) == (Alone, {}, False)
+    assert (type(done.policy), dict(done.certified), done.saves) == (ReferenceOnly, {}, False)
     with pytest.raises(NotCertifiedError):
         fit(drawn_log(300), Promise("error", 0.01, 0.9))
 

@@ -23,7 +23,7 @@ from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, UsageError
 from cascade.policies import directory as module
 from cascade.policies.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE, PolicyDirectory, Requests, hashed
-from cascade.policies.policy import Alone, Depth, Policy, Threshold
+from cascade.policies.policy import Depth, Policy, ReferenceOnly, Threshold
 from cascade.registry import Registry, subclass_of
 from cascade.table import Log, Node
 
@@ -81,7 +81,7 @@ POLICIES: list[Policy] = [
     Threshold("reply_tokens", 1.0, None, (1, 2)),
     Depth(),
     Depth((0, 2)),
-    Alone(),
+    ReferenceOnly(),
 ]
 
 

@@ -31,7 +31,9 @@ _HEAD_S = 20.0
 """How long Ray's head node may be unreachable. After 60 s Ray ends this process, without an error to catch."""
 
 
-def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = HERE) -> Generator[Output, None, None]:
+def parallel_map(
+    task: Callable[[Input], Output], inputs: Iterable[Input], on: str = HERE
+) -> Generator[Output, None, None]:
     """Yield the result of each input, in order. The workers stop when the iterator is closed, as by Ctrl-C.
 
     Args:
@@ -45,7 +47,7 @@ def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = H
         MissingExtraError: ray is not installed.
         WorkersLostError: workers died again and again, or the cluster is lost.
 
-    >>> list(spread(abs, [-3, 2]))
+    >>> list(parallel_map(abs, [-3, 2]))
     [3, 2]
     """
     if on == HERE:

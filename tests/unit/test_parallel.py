@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from cascade import scale
+from cascade import parallel
 from cascade.checks import refuse
 from cascade.errors import MissingExtraError, UsageError, WorkersLostError
-from cascade.scale import spread  # nothing heavier: each worker imports this file
+from cascade.parallel import parallel_map  # nothing heavier: each worker imports this file
 
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
@@ -48,7 +48,7 @@ def alive(pid: int) -> bool:
 
 def test_a_killed_worker_is_replaced_and_the_order_kept(tmp_path):
     task = partial(gone_once, tmp_path / "died")
-    assert list(spread(task, range(5), "processes")) == [0, 1, 4, 9, 16]
+    assert list(parallel_map(task, range(5), "processes")) == [0, 1, 4, 9, 16]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_killed_worker_is_replaced_and_the_order_kept(tmp_path):
 )
 def test_what_cannot_be_done_is_one_typed_error(task, on, error):
     with pytest.raises(error):
-        list(spread(task, [1], on))
+        list(parallel_map(task, [1], on))
 
 
 def test_the_workers_of_a_closed_run_are_gone():
-    with closing(spread(process, range(50), "processes")) as results:
+    with closing(parallel_map(process, range(50), "processes")) as results:
         worker = next(results)
     assert worker != os.getpid()
     assert not alive(worker)
@@ -76,7 +76,7 @@ def test_the_workers_of_a_closed_run_are_gone():
 def test_without_ray_the_error_has_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[ray\]"):
-        list(spread(process, [1], "ray"))
+        list(parallel_map(process, [1], "ray"))
 
 
 def of_study(on: str) -> str:
@@ -130,14 +130,14 @@ def test_verbs_on_a_cluster_that_loses_a_node_each_have_the_same_bytes(cluster):
         cluster.add_node(**NODE)
     for task, error in ((refuse, UsageError), (refused, WorkersLostError)):  # the nodes do not have this file
         with pytest.raises(error):
-            list(spread(task, [["no"]], "ray"))
+            list(parallel_map(task, [["no"]], "ray"))
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_a_lost_head_node_is_a_typed_error(cluster, monkeypatch):
-    monkeypatch.setattr(scale, "_HEAD_S", 0.0)
-    with closing(spread(abs, range(-4, 0), "ray")) as results, pytest.raises(WorkersLostError):
+    monkeypatch.setattr(parallel, "_HEAD_S", 0.0)
+    with closing(parallel_map(abs, range(-4, 0), "ray")) as results, pytest.raises(WorkersLostError):
         assert next(results) == 4
         cluster.head_node.kill_all_processes(check_alive=False)
         list(results)
