@@ -186,7 +186,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F71": (test_process, first_in_subprocess(_BEFORE_IMPORT_OUT)),
     "F73": (test_process, first_in_subprocess(_EXTRAS_REQUIRED)),
 }
-MARKS = {"F49": pytest.mark.timeout(15), "F71": [*needs_litellm, pytest.mark.long]}
+MARKS = {"F49": pytest.mark.timeout(2, func_only=True), "F71": [*needs_litellm, pytest.mark.long]}
 """Without its guard F49 waits for itself for ever."""
 _NUMBERS = {5, *range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
 

@@ -24,6 +24,7 @@ from cascade.types import Question
 from unit.certified import SURE, certificate, directory
 from unit.cli.conftest import Ran
 from unit.episodes.test_reading import row_of_reading as row
+from unit.made import TWO_RUNGS
 from unit.review.booking import TOOL, call, write
 
 AGREED = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
@@ -117,16 +118,11 @@ def test_a_matcher_of_accepted_answers_it_is_not(cli, tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("outputs", "missed"), [(EQUAL, 0), (DIFFERENT, 1)], ids=["equal", "different"])
 def test_a_live_audit_compares_by_the_form_of_the_request(tmp_path, form, outputs, missed):
-    ladder: dict[str, Any] = {
-        "models": {"a": "small", "b": "large"},
-        "strategy": {"kind": "ladder", "models": ["a", "b"]},
-        "provider": "fake",
-    }
-    now = {**made_for(load(ladder)), "requests": None}
+    now = {**made_for(load(TWO_RUNGS)), "requests": None}
     promised = certificate(
         kind="agreement", confidence=0.9, kappa=5.0, made_for=now, reference="large", comparator="request"
     )
-    config = ladder | {"audits": {"probability": 1, "seed": 1}}
+    config = TWO_RUNGS | {"audits": {"probability": 1, "seed": 1}}
     config["policy"] = directory(tmp_path, promised, policy=SURE)
     small, large = outputs[form]
     provider = FakeProvider({"small": [_reply(small)], "large": [_reply(large)]})

@@ -466,8 +466,9 @@ RIVER = "Which river runs through Vienna?"
         "Which river runs through \uff36ienna?",
     ],
 )
-def test_near_duplicates_are_one_question(written):
+def test_near_duplicates_are_one_question_which_is_known_as_before(written):
     assert identity(written) == identity(RIVER)
+    assert identity("x + 1", None) == question_id("x + 1", None)
 
 
 @each(
@@ -512,7 +513,3 @@ def test_the_context_belongs_to_the_question():
 @each("text", ["", " ", "?", "\u200b", "!!", "a" * 10_000, "\ud800", "ẞ", "İ", "e\u0301", "½", "n!?"])
 def test_any_text_has_a_form_that_stays_as_it_is(text):
     assert plain(plain(text)) == plain(text)
-
-
-def test_a_plain_question_is_known_as_before():
-    assert identity("x + 1", None) == question_id("x + 1", None)

@@ -23,7 +23,7 @@ from cascade.plans.base import ModelUse
 from cascade.plans.verdict import read_exit
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Question, Request
-from unit.made import RIVER, exits, walked
+from unit.made import RIVER, TWO_MODELS, exits, walked
 
 PARAMETERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}]
@@ -43,9 +43,7 @@ def ask(
         return base if request.role == "base" else guide
 
     fake = FakeProvider(script)
-    config: dict[str, Any] = {
-        "models": {"base": "small", "guide": "large"},
-        "provider": "fake",
+    config: dict[str, Any] = TWO_MODELS | {
         "strategy": {"kind": "base_guide", "rounds": 3, **strategy},
         "policy": {"kind": "uala", "threshold": threshold},
     }

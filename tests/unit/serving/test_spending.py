@@ -28,7 +28,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.records import link
 from cascade.records.link import StoreLink
 from cascade.runtime import AskOptions
-from unit.server.served import Held
+from unit.server.served import CONFIG, Held
 
 WAIT_S = PATIENCE_S
 ASK = [{"role": "user", "content": "Which river?"}]
@@ -39,15 +39,11 @@ UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0])
 
 
 def made(script: Any, budget: dict[str, Any], provider: Any = None, output: float = 0) -> Orchestrator:
-    config = {
+    config = CONFIG | {
         "models": {
             "base": {"model": "small", "price": {"input": 0, "output": output, "request": BASE / 1e9}},
             "guide": {"model": "large", "price": {"input": 0, "output": 0, "request": GUIDE / 1e9}},
         },
-        "provider": "fake",
-        "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-        "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
-        "traces": "off",
         "budget": {"wait_s": 0, **budget},
     }
     return Orchestrator.from_config(config, providers={"fake": provider or FakeProvider(script)})
