@@ -61,7 +61,7 @@ def _spot(played: Played, guide: Played) -> Spot:
 
 
 def _log(name: str) -> Log:
-    return open_log(name).reads[0].log
+    return open_log(name).datasets[0].log
 
 
 def draw(path: Path, ladders: dict[float, Spot]) -> None:

@@ -115,7 +115,7 @@ def collected(rows: list[Any], address: str, folder: Path) -> Log:
     config = load({"models": entries, "strategy": ladder, "provider": "openai_http", "traces": "off"})
     questions = [AskedQuestion(str(at), Question(row["question"]), (str(row["gold"]),)) for at, row in enumerate(rows)]
     collect(config, questions, folder / "log.jsonl", CollectSettings(baselines=(), matcher="number"))
-    return open_log(str(folder / "log.jsonl")).reads[0].log
+    return open_log(str(folder / "log.jsonl")).datasets[0].log
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def year(jobs: int) -> None:
 def pair(folder: Path) -> tuple[Log, dict[str, Floats], list[Any], dict[str, Log]]:
     """Return the pair as a log, and its rows; by judge P(yes), and a log of its model as a second opinion."""
     path = folder / "episodes_zell_mmlu.parquet"
-    log = next(each.log for each in open_log(str(path)).reads if each.log.name.endswith(PAIR))
+    log = next(each.log for each in open_log(str(path)).datasets if each.log.name.endswith(PAIR))
     fields = "question, base_answer, base_uncertainty, guide_answer, gold, base_cost_usd, base_input_tokens"
     query = f"SELECT {fields} FROM read_parquet(?) WHERE pair = ? AND base_model = ? ORDER BY question_id"  # noqa: S608
     rows = duckdb.execute(query, [str(path), PAIR, "gpt-4o-mini"]).fetchall()

@@ -62,7 +62,7 @@ def cells(folder: Path) -> Iterator[Cell]:
 
 
 def _read(path: Path, models: tuple[str, ...] = ()) -> Iterator[Log]:
-    for each in open_log(str(path), models=models).reads:
+    for each in open_log(str(path), models=models).datasets:
         log, reference = each.log, each.log.reference
         usable = reference is not None and reference.is_last and log.priced.all() and log.bought.all()
         if usable and len(set(log.groups)) >= LEAST_GROUPS:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cascade.collection import CollectSettings, collect
 from cascade.config import load
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import datasets_of
 from cascade.logs.files import read_rows
 from cascade.logs.questions import read_questions
 
@@ -40,7 +40,7 @@ def main() -> None:
             settings = CollectSettings(resume=True, concurrency=1, max_cost_usd=cap, baselines=(), matcher="exact")
             progress = collect(config, read_questions(source), log, settings).progress
             print(f"cap ${cap}: {progress.done} of {progress.total} questions, {progress.made_calls} calls made")
-        (read,) = reads_of(read_rows(log))
+        (read,) = datasets_of(read_rows(log))
         print(f"{read.log.n} episodes of {len(set(read.log.steps.tolist()))} steps")
 
 

@@ -8,12 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cascade.api.logs import Log, LogOptions, Problems, config_here, read_log, reads_for
+from cascade.api.logs import Log, LogOptions, Problems, config_here, datasets_for, read_log
 from cascade.checks import kind_problems, refuse
 from cascade.conformal.certificate import Certificate, MadeFor
 from cascade.conformal.promise import PROMISE, Promise
 from cascade.episodes.reading import Reading, mispriced, price_problem
-from cascade.episodes.rows import Read, joined
+from cascade.episodes.rows import Dataset, joined
 from cascade.errors import UsageError
 from cascade.files import writable
 from cascade.fitting.attempts import place_of
@@ -110,23 +110,23 @@ def fit(
     earlier = problems.of(lambda: _directory(settings))
     problems.refuse()
     assert reading is not None  # noqa: S101 - else there was a problem
-    reads = reads_for(reading, promise.kind)
-    for notice in (*about_data_sets(reads), *about_requests(reads, reference="reference" in promise.rules.needs)):
+    datasets = datasets_for(reading, promise.kind)
+    for notice in (*about_data_sets(datasets), *about_requests(datasets, reference="reference" in promise.rules.needs)):
         tell(notice)
-    if configured is None and config_here(reading, reads)[0] is not None:
+    if configured is None and config_here(reading, datasets)[0] is not None:
         tell("No settings and prices are on record, so nothing checks them: add --config cascade.yaml to record them.")
-    result = _fitted(joined(reads), promise, settings, earlier, configured, reading, tell)
+    result = _fitted(joined(datasets), promise, settings, earlier, configured, reading, tell)
     return result if output is None else result.save(output)
 
 
 def _fitted(
-    read: Read, promise: Promise, settings: FitSettings, earlier: PolicyDirectory | None,
+    data: Dataset, promise: Promise, settings: FitSettings, earlier: PolicyDirectory | None,
     config: CascadeConfig | None, reading: Reading, tell: Tell,
 ) -> FitResult:  # fmt: skip
-    log, truth, file = read.log, read.facts.truth, reading.file
+    log, truth, file = data.log, data.facts.truth, reading.file
     if truth is not None and truth.kind is not None:
         promise = replace(promise, rate=truth.rate)
-    cascade = None if config is None else _cascade(read, config)
+    cascade = None if config is None else _cascade(data, config)
     requests, before = Requests(), None
     if earlier is not None:
         earlier.refuse_other_plan(log)
@@ -137,10 +137,10 @@ def _fitted(
 
     def made_for(requests: Any) -> MadeFor:
         bought = requests if live.by_call else done.policy.walks(requests).log
-        return certified_for(requests, bought, read.facts, cascade, before)
+        return certified_for(requests, bought, data.facts, cascade, before)
 
-    about: dict[str, Any] = {"reference": None if log.reference is None else reference_of(read)}
-    about |= {"comparator": reading.matcher if truth is None else truth.comparator, "unlabelled": read.facts.unjudged}
+    about: dict[str, Any] = {"reference": None if log.reference is None else reference_of(data)}
+    about |= {"comparator": reading.matcher if truth is None else truth.comparator, "unlabelled": data.facts.unjudged}
     today = datetime.now(UTC).date()
     directory = policy_directory(done, log.nodes, today, before=requests, made_for=made_for, **about)
     if config is not None:
@@ -148,17 +148,17 @@ def _fitted(
 
         for problem in unserved(config.strategy, live):
             tell(f"The configured strategy cannot serve it: {problem}")
-    for notice in (*outside(read, directory.certificates), *about_columns(done.policy, directory.certificates)):
+    for notice in (*outside(data, directory.certificates), *about_columns(done.policy, directory.certificates)):
         tell(notice)
     return FitResult(reports=(fit_report(done),), done=done, directory=directory)
 
 
-def _cascade(read: Read, config: CascadeConfig) -> MadeFor:
+def _cascade(data: Dataset, config: CascadeConfig) -> MadeFor:
     """Return the configured cascade. Raises UsageError if the log is of another."""
     from cascade.serving.conditions import made_for, refuse_other_cascade  # with strategies and providers
 
     cascade = made_for(config)
-    refuse_other_cascade(read.log.name, of_log(read.log, read.facts), cascade)
+    refuse_other_cascade(data.log.name, of_log(data.log, data.facts), cascade)
     return cascade
 
 

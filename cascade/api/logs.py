@@ -17,7 +17,7 @@ import numpy as np
 from cascade.conformal.promise import Kind, kind_of
 from cascade.episodes import opening
 from cascade.episodes.reading import GUIDE, Reading, reviewed
-from cascade.episodes.rows import Read
+from cascade.episodes.rows import Dataset
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.logs.schema import UNJUDGED, Dropped
 from cascade.records.address import located, parse
@@ -126,7 +126,7 @@ def open_log(
     Raises:
         UsageError: there is no such log, column or matcher, or no episode is left.
 
-    >>> open_log("demo").reads[0].log.n
+    >>> open_log("demo").datasets[0].log.n
     244
     """
     return read_judged(LogOptions(log, where, matcher, reference, models, reviews, label_rate), None, tell)
@@ -139,11 +139,11 @@ def read_judged(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         UsageError: as in `read_log`, or no question was drawn.
     """
     reading = read_log(options, kind, tell)
-    logs = [read.log if read.log.drawn is None else read.log.take(read.log.drawn) for read in reading.reads]
+    logs = [data.log if data.log.drawn is None else data.log.take(data.log.drawn) for data in reading.datasets]
     if not all(log.n for log in logs):
         raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
     return reading._replace(
-        reads=tuple([read._replace(log=log) for read, log in zip(reading.reads, logs, strict=True)])
+        datasets=tuple([data._replace(log=log) for data, log in zip(reading.datasets, logs, strict=True)])
     )
 
 
@@ -179,14 +179,14 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
     if dropped.describe():
         tell(dropped.describe())
     if unjudged:
-        judged = sum(read.log.n for read in reading.reads)
+        judged = sum(data.log.n for data in reading.datasets)
         tell(
             f"Only {judged:,} of {judged + unjudged:,} questions have all their answers judged. Whatever needs labels "
             "uses only these, and a certificate from them covers the others only if the judged ones were drawn at "
             "random. Agreement needs no labels and uses all"
         )
-    for read in reading.reads if reading.unlabelled else ():
-        tell(about_truth(read, unjudged=reading.unjudged))
+    for data in reading.datasets if reading.unlabelled else ():
+        tell(about_truth(data, unjudged=reading.unjudged))
     return reading._replace(command=options.command, file=opening.file_of(options.path))
 
 
@@ -200,17 +200,17 @@ def _reviewed(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
     reading = read_log(unreviewed.against_reference, kind, tell)
     outputs = compare(reading.rows, options.matcher or reviews[0].terms.matcher)
     judged = judgements(outputs, reviews, kind or reviews[0].terms.ask, options.label_rate)
-    reads = reviewed(outputs.labelled, judged, Dropped())
-    for log in [read.log for read in reads]:
+    datasets = reviewed(outputs.labelled, judged, Dropped())
+    for log in [data.log for data in datasets]:
         unjudged = (log.answers & np.isnan(log.right)).any(axis=1)
         missing = 0 if log.drawn is None else int(np.count_nonzero(unjudged & log.drawn))
         if missing:
             lack = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
             tell(f"{log.name}: {lack}")
-    return reading._replace(reads=tuple(reads), command=options.command)
+    return reading._replace(datasets=tuple(datasets), command=options.command)
 
 
-def reads_for(reading: Reading, kind: str | None, comparator: str | None = None) -> tuple[Read, ...]:
+def datasets_for(reading: Reading, kind: str | None, comparator: str | None = None) -> tuple[Dataset, ...]:
     """Return a log's data sets; for a kind of promise that compares, an answer is right if it equals the reference's.
 
     Args:
@@ -223,16 +223,16 @@ def reads_for(reading: Reading, kind: str | None, comparator: str | None = None)
     """
     rules = None if kind is None else kind_of(kind)
     if rules is None:
-        return reading.reads
-    reads = reading.compared(comparator).reads if rules.compares else reading.reads
-    for read in reads:
-        _check_truth(rules, read, reading)
-    return reads
+        return reading.datasets
+    datasets = reading.compared(comparator).datasets if rules.compares else reading.datasets
+    for data in datasets:
+        _check_truth(rules, data, reading)
+    return datasets
 
 
-def _check_truth(rules: Kind, read: Read, log: Reading) -> None:
+def _check_truth(rules: Kind, data: Dataset, log: Reading) -> None:
     """Raise UsageError if "right" in a data set of a log does not mean what a kind of promise is about."""
-    truth, name = read.facts.truth, read.log.name
+    truth, name = data.facts.truth, data.log.name
     if "judgements" in rules.needs and (truth is None or truth.kind is None):
         raise UsageError(f"{rules.name} needs people's judgements of the outputs: cascade review, then --reviews FILE.")
     if truth is not None and truth.kind not in {None, rules.name}:
@@ -301,7 +301,7 @@ def _as_item(error: CascadeError) -> str:
     return str(error).replace("\n", "\n  ")
 
 
-def config_here(reading: Reading, reads: Iterable[Read]) -> tuple[CascadeConfig | None, str | None]:
+def config_here(reading: Reading, datasets: Iterable[Dataset]) -> tuple[CascadeConfig | None, str | None]:
     """Return this folder's configuration if it has the models of a user's own log, and a notice of whether it does."""
     path = Path("cascade.yaml")
     if path.is_file() and reading.command not in opening.SHIPPED:
@@ -310,7 +310,7 @@ def config_here(reading: Reading, reads: Iterable[Read]) -> tuple[CascadeConfig 
         with suppress(ConfigError):
             config = load(path)
             known = {name for key, entry in config.models.items() for name in (key, entry.id, entry.model)}
-            if others := sorted({node.model or node.name for data in reads for node in data.log.nodes} - known):
+            if others := sorted({node.model or node.name for data in datasets for node in data.log.nodes} - known):
                 return None, f"{path} has no model {', '.join(others)}: it is not used"
             return config, f"{path} is used"
     return None, None

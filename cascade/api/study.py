@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cascade.api.logs import Log, LogOptions, config_here, parse_where, read_judged, read_log, reads_for
+from cascade.api.logs import Log, LogOptions, config_here, datasets_for, parse_where, read_judged, read_log
 from cascade.budget.charges import failed_call, most_nano_usd, paid_call
 from cascade.budget.tokens import estimate_tokens
 from cascade.checks import kind_problems, refuse, share_problems, whole_problems
@@ -135,17 +135,17 @@ def compare(
     refuse(kind_problems(Promise | None, PROMISE, promise=promise) + whole_problems(splits=splits, seed=seed))
     kind = None if promise is None else promise.kind
     reading = read_judged(LogOptions.of(log), kind, tell)
-    reads, studies = reads_for(reading, kind), list[Study]()
-    for notice in about_requests(reads, reference=True):
+    datasets, studies = datasets_for(reading, kind), list[Study]()
+    for notice in about_requests(datasets, reference=True):
         tell(notice)
-    for data in reads:
+    for data in datasets:
         goal = promise or default_promise(data)
         trained = None if networks is None else methods(data.log, goal, networks)
         studies.append(study(data.log, goal, trained, splits=splits, seed=seed, on=on, show=show))
-    (configured, why), reports = config_here(reading, reads), list[Report]()
+    (configured, why), reports = config_here(reading, datasets), list[Report]()
     if why:
         tell(why)
-    for data, result in zip(reads, studies, strict=True):
+    for data, result in zip(datasets, studies, strict=True):
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
         served = [] if configured is None else ["--config cascade.yaml"]
         command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), *served, "-o policy"]
@@ -213,7 +213,7 @@ def evaluate(
         return _audited(options, directory, promise, level, tell)
     kind, options = None if promise is None else promise.kind, _as_certified(options, directory)
     reading, reports = read_judged(options, kind, tell), list[Report]()
-    for data in reads_for(reading, kind, options.matcher or _comparator(directory)):
+    for data in datasets_for(reading, kind, options.matcher or _comparator(directory)):
         part, goal = data.log, promise or default_promise(data)
         methods = {"policy": Served(*settings.rule(part.nodes))} if directory is None else served(directory, part)
         requests = Requests() if directory is None else directory.requests
@@ -235,7 +235,7 @@ def _comparator(directory: PolicyDirectory | None) -> str | None:
 
 def _as_certified(options: LogOptions, directory: PolicyDirectory | None) -> LogOptions:
     """Return the options with the matcher that judged the answers of a policy's certificates, if none is named."""
-    if directory is None or directory.promise is None or directory.promise.rules.compares:  # see `reads_for`
+    if directory is None or directory.promise is None or directory.promise.rules.compares:  # see `datasets_for`
         return options
     is_open = isinstance(options.log, Reading)
     return options if is_open or options.matcher else options._replace(matcher=_comparator(directory))
@@ -247,7 +247,7 @@ def _audited(options: LogOptions, directory: PolicyDirectory, promise: Promise, 
     reading = read(lambda: audits.rows, dropped, matcher=options.matcher)
     if dropped.describe():
         tell(dropped.describe())
-    (data,) = reads_for(reading, promise.kind, options.matcher or _comparator(directory))
+    (data,) = datasets_for(reading, promise.kind, options.matcher or _comparator(directory))
     first = next(iter(directory.certificates.values()))
     for change in differences(first.made_for, of_log(data.log, data.facts)):
         tell(f"{change}: it holds only for that cascade")
@@ -339,10 +339,10 @@ def verify(
     first = next(iter(policy.certificates.values()), None)
     options = _as_certified(options, policy)
     reading = read_log(options, kind, tell)
-    reads = reads_for(reading, kind, options.matcher or _comparator(policy))
-    for notice in about_data_sets(reads):
+    datasets = datasets_for(reading, kind, options.matcher or _comparator(policy))
+    for notice in about_data_sets(datasets):
         tell(notice)
-    logged = joined(reads)
+    logged = joined(datasets)
     try:
         policy.refuse_other_plan(logged.log)
     except UsageError as error:

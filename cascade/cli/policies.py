@@ -95,7 +95,7 @@ def _study(
     if wanted[0] is not None and kind_of(wanted[0]) is None:
         Promise(wanted[0])  # raises the error that lists what there is
     log = read_judged(options, wanted[0], say)
-    goal = default_promise(log.reads[0], *wanted) if any(value is not None for value in wanted) else None
+    goal = default_promise(log.datasets[0], *wanted) if any(value is not None for value in wanted) else None
     with Meter() as meter:
         result = verb(log, goal, **settings, show=meter.tell, tell=say)
     print_result(result, as_json=as_json, details=details)

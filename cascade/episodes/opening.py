@@ -57,7 +57,7 @@ def open_log(
     Raises:
         UsageError: the log, a column or the matcher does not exist, or no episode is left.
 
-    >>> open_log("demo").reads[0].log.n
+    >>> open_log("demo").datasets[0].log.n
     244
     """
     _check_columns(where or {})

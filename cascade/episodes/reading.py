@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
-from cascade.episodes.rows import Read, Truth, reads_of
+from cascade.episodes.rows import Dataset, Truth, datasets_of
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
 from cascade.logs.schema import FAILED, TIER, Dropped, answers, chat_of, replay_of, usage_in
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
     """A log after reading.
 
     Attributes:
-        reads: one for each data set.
+        datasets: one for each data set.
         rows: reads its rows again.
         matcher: the matcher that judged the answers, if one was named.
         unlabelled: the log does not say which answers are right, so the reference's output does by default.
@@ -46,7 +46,7 @@ class Reading(NamedTuple):
         file: the file that it was read from; None for a store or a shipped log.
     """
 
-    reads: tuple[Read, ...]
+    datasets: tuple[Dataset, ...]
     rows: Rows
     matcher: str | None = None
     unlabelled: bool = False
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 
     def __repr__(self) -> str:
         """Return a small table for each data set."""
-        return "\n\n".join(repr(read.log) for read in self.reads)
+        return "\n\n".join(repr(data.log) for data in self.datasets)
 
     def compared(self, comparator: str | None = None) -> Reading:
         """Return the same log with the reference's output as the truth, by default under the log's own comparator.
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
             UsageError: it has no reference, or the comparator does not exist.
         """
         chosen = comparator or self.matcher
-        truths = [read.facts.truth for read in self.reads]
+        truths = [data.facts.truth for data in self.datasets]
         if all(truth is not None and chosen in {None, truth.comparator} for truth in truths):
             return self
         return _compared(self.rows, chosen, Dropped())._replace(command=self.command, file=self.file)
@@ -108,7 +108,7 @@ def read(
         judged: Calls | Iterable[Row] = columns() if columns and matcher is None and not models else chosen()
         if matcher is not None:
             judged = judge_rows(chosen(), get_matcher(matcher), overwrite=True)
-        return Reading(tuple(reads_of(judged, dropped)), chosen, matcher)
+        return Reading(tuple(datasets_of(judged, dropped)), chosen, matcher)
     except UsageError:
         if (reading := _unlabelled(chosen, matcher, dropped)) is None:
             raise
@@ -132,7 +132,7 @@ def _unlabelled(rows: Rows, matcher: str | None, dropped: Dropped) -> Reading | 
 
 def _compared(rows: Rows, comparator: str | None, dropped: Dropped) -> Reading:
     labelled = labelled_by_reference(rows, comparator)
-    return Reading(tuple(reads_of(labelled.rows(dropped), dropped, labelled.truths)), rows, comparator)
+    return Reading(tuple(datasets_of(labelled.rows(dropped), dropped, labelled.truths)), rows, comparator)
 
 
 class Mispriced(NamedTuple):
@@ -386,7 +386,7 @@ class Judgements(NamedTuple):
     loses: Callable[[Row], bool | None]
 
 
-def reviewed(labelled: Relabelled, judgements: Judgements, dropped: Dropped) -> list[Read]:
+def reviewed(labelled: Relabelled, judgements: Judgements, dropped: Dropped) -> list[Dataset]:
     """Return a log in which an output is right if it equals the reference's, or if people found that it loses nothing.
 
     The truth of an output that differs and that nobody judged is unknown.
@@ -403,4 +403,4 @@ def reviewed(labelled: Relabelled, judgements: Judgements, dropped: Dropped) -> 
     truths = {
         name: truth._replace(kind=judgements.kind, rate=judgements.rate) for name, truth in labelled.truths.items()
     }
-    return reads_of(judged(), dropped, truths, judgements.drawn)
+    return datasets_of(judged(), dropped, truths, judgements.drawn)

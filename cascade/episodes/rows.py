@@ -100,7 +100,7 @@ class Facts:
         return (f", in the order {order}" if any(self.step_models) else "") + (f", reading {reads}" if reads else "")
 
 
-class Read(NamedTuple):
+class Dataset(NamedTuple):
     """A data set of a log: its requests, the facts about its calls, and what is left out of the whole log."""
 
     log: Log
@@ -111,12 +111,12 @@ class Read(NamedTuple):
 # --- the episodes of one data set ---
 
 
-def reads_of(
+def datasets_of(
     rows: Iterable[Row] | Calls,
     dropped: Dropped | None = None,
     truths: Mapping[str, Truth] | None = None,
     drawn: Callable[[str], bool] | None = None,
-) -> list[Read]:
+) -> list[Dataset]:
     """Return the data sets of a log, in the order of their first rows.
 
     Args:
@@ -130,30 +130,30 @@ def reads_of(
         UsageError: no episode is left.
 
     >>> blank = dict.fromkeys(schema.COLUMNS, None) | {"episode_id": "a", "candidate": 0, "correct": True}
-    >>> (read,) = reads_of([blank | {"step": 1, "answer": "Danube"}, blank | {"step": 2, "answer": "The Danube."}])
-    >>> read.log.answer.tolist(), read.log.cost_nano_usd.tolist(), read.log.nodes[1].name
+    >>> (data,) = datasets_of([blank | {"step": 1, "answer": "Danube"}, blank | {"step": 2, "answer": "The Danube."}])
+    >>> data.log.answer.tolist(), data.log.cost_nano_usd.tolist(), data.log.nodes[1].name
     ([[0, 0]], [[-1, -1]], 'step 2')
     """
     calls, left_out = rows if isinstance(rows, Calls) else calls_of(rows), Dropped() if dropped is None else dropped
-    bought, reads = Bought.of(calls), list[Read]()
+    bought, datasets = Bought.of(calls), list[Dataset]()
     problems = problems_of(calls, bought, unjudged=drawn is not None)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(calls.episodes.dataset))}
     sets = np.array([numbers[name] for name in calls.episodes.dataset])
-    for dataset, number in numbers.items():
+    for name, number in numbers.items():
         before = left_out.rows[schema.UNJUDGED]
         chosen = np.flatnonzero(sets == number)
         chosen = usable(calls, bought, chosen, problems, left_out)
         if chosen.size:
-            log, facts = _CallTable(dataset, calls, bought, chosen).read(left_out, drawn)
-            facts = replace(facts, truth=(truths or {}).get(dataset), unjudged=left_out.rows[schema.UNJUDGED] - before)
-            reads.append(Read(log, facts, left_out))
-    if not reads:
+            log, facts = _CallTable(name, calls, bought, chosen).read(left_out, drawn)
+            facts = replace(facts, truth=(truths or {}).get(name), unjudged=left_out.rows[schema.UNJUDGED] - before)
+            datasets.append(Dataset(log, facts, left_out))
+    if not datasets:
         listed = ["There is no episode to judge in this log."]
         if left_out.count:
             listed += [f"{left_out.describe()}."]
             listed += [_JUDGED if calls.has_gold else _NO_GOLD] if schema.UNJUDGED in left_out.rows else []
         raise UsageError(" ".join(listed))
-    return reads
+    return datasets
 
 
 _JUDGED = "To judge them by the accepted answers in the log (column gold), add --matcher exact."
@@ -453,41 +453,42 @@ def _nodes(facts: Facts) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def joined(reads: Sequence[Read]) -> Read:
+def joined(datasets: Sequence[Dataset]) -> Dataset:
     """Return several data sets of one cascade as one.
 
     Raises:
         UsageError: there is none, or they are of different cascades, or are compared with different references.
     """
-    if not reads:
+    if not datasets:
         raise UsageError("There is no episode in this log.")
-    first, facts = reads[0], [read.facts for read in reads]
-    if len(reads) == 1:
+    first, facts = datasets[0], [data.facts for data in datasets]
+    if len(datasets) == 1:
         return first
-    ladders = [dataset.step_models for dataset in facts if dataset.step_models]
+    ladders = [fact.step_models for fact in facts if fact.step_models]
     models = [{name for name in names if name is not None} for names in zip(*ladders, strict=False)]
-    if len({(dataset.cascade, dataset.parents) for dataset in facts}) > 1 or any(len(names) > 1 for names in models):
-        listed = "; ".join([f"{read.log.name}: {read.facts.cascade}{read.facts.order}" for read in reads])
+    if len({(fact.cascade, fact.parents) for fact in facts}) > 1 or any(len(names) > 1 for names in models):
+        listed = "; ".join([f"{data.log.name}: {data.facts.cascade}{data.facts.order}" for data in datasets])
         advice = "Choose data sets of one with --where dataset=NAME"
         raise UsageError(
             f"The log holds data sets of different cascades, but a certificate covers one. {advice}: {listed}"
         )
-    if len({dataset.truth for dataset in facts}) > 1:
+    if len({fact.truth for fact in facts}) > 1:
         raise UsageError("The data sets are compared with different references: choose one with --where dataset=NAME.")
     together = replace(
         first.facts,
         step_models=tuple([_only(names) for names in models]),
-        callers=tuple([_only({*step}) for step in zip(*[dataset.callers for dataset in facts], strict=True)]),
-        echoes=_names((model, name) for dataset in facts for model, names in dataset.echoes.items() for name in names),
-        reference=next((name for name in _REFERENCES if name in {dataset.reference for dataset in facts}), None),
-        unjudged=sum(dataset.unjudged for dataset in facts),
+        callers=tuple([_only({*step}) for step in zip(*[fact.callers for fact in facts], strict=True)]),
+        echoes=_names((model, name) for fact in facts for model, names in fact.echoes.items() for name in names),
+        reference=next((name for name in _REFERENCES if name in {fact.reference for fact in facts}), None),
+        unjudged=sum(fact.unjudged for fact in facts),
     )
     # If the references differ, the guide's own counts; it is unknown for data sets in which it was not asked.
     logs = [
-        read.log if read.facts.reference == together.reference else replace(read.log, reference=None) for read in reads
+        data.log if data.facts.reference == together.reference else replace(data.log, reference=None)
+        for data in datasets
     ]
     log = table.joined(logs, ", ".join([log.name for log in logs]))
-    return Read(replace(log, nodes=_nodes(together)), together, first.dropped)
+    return Dataset(replace(log, nodes=_nodes(together)), together, first.dropped)
 
 
 _REFERENCES = (GUIDE_ONLY, LAST_ONLY)

@@ -20,7 +20,7 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.certificate import Certificate, MadeFor, moving
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import labelled_by_reference
-from cascade.episodes.rows import Facts, joined, reads_of
+from cascade.episodes.rows import Facts, datasets_of, joined
 from cascade.errors import UsageError
 from cascade.fitting.certificates import ASSUMPTIONS, certified_for, sha256_of
 from cascade.fitting.divide import divided
@@ -98,7 +98,7 @@ def observed_in(rows: Sequence[Row], drawn: Sequence[Draw], config: CascadeConfi
     if not rows:
         raise UsageError("no drawn request has an outcome.")
     dropped, labelled = Dropped(), labelled_by_reference(lambda: iter(rows), modes.comparator)
-    log, facts, _ = joined(reads_of(labelled.rows(dropped), dropped, labelled.truths))
+    log, facts, _ = joined(datasets_of(labelled.rows(dropped), dropped, labelled.truths))
     assert facts.truth is not None  # noqa: S101 - the guide's output is the truth
     conversation = {draw.trace_id: draw.conversation for draw in drawn}
     last = {row["episode_id"]: uncached_nano_usd(row) for row in rows if row["step"] == row["horizon"]}

@@ -38,7 +38,7 @@ _BEFORE = Observation(Question("?"), (Step(0, (), {}),), last=False)
 
 
 def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset[str] | None = None) -> Log:
-    """Return a request in progress as a log of one row: what `rows.reads_of` gives for the steps so far.
+    """Return a request in progress as a log of one row: what `rows.datasets_of` gives for the steps so far.
 
     Args:
         observation: the question and its steps; step k buys the nodes of the k-th step among `nodes`.

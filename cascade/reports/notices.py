@@ -8,7 +8,7 @@ import numpy as np
 
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.scope import LENGTHS, UNRECORDED, UNSAID, RequestKind, unlike
-from cascade.episodes.rows import Read
+from cascade.episodes.rows import Dataset
 from cascade.identity import identity
 from cascade.money import exact_dollars
 from cascade.policies.policy import Policy
@@ -22,45 +22,47 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 """The roles of the models in rounds of base and guide."""
 
 
-def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[str]:
+def about_requests(datasets: Sequence[Dataset], *, reference: bool = False) -> list[str]:
     """Return notices of requests that count as one, of missing calls, and with `reference` of the reference."""
-    unsaid = [UNRECORDED] if any(UNSAID in read.log.kinds for read in reads) else []
-    foreign = not_live(name for read in reads for name in read.log.signals)
+    unsaid = [UNRECORDED] if any(UNSAID in data.log.kinds for data in datasets) else []
+    foreign = not_live(name for data in datasets for name in data.log.signals)
     unsaid += [f"{about_live(foreign)}: a policy that reads such a signal is for studies"] if foreign else []
-    blank = sum(read.log.ids.count(identity("")) for read in reads)
+    blank = sum(data.log.ids.count(identity("")) for data in datasets)
     advice = "so they count as one question: fill it in, or leave it null and give each question an episode_id"
     once = [f"the column question is empty in {blank:,} episodes, {advice}"] * (blank > 1)
-    notices = [*once, *(notice for read in reads for notice in _about_calls(read)), *unsaid]
-    return [capital(notice) for notice in [*notices, *(_about_reference(reads[0]) if reference and reads else ())]]
+    notices = [*once, *(notice for data in datasets for notice in _about_calls(data)), *unsaid]
+    return [
+        capital(notice) for notice in [*notices, *(_about_reference(datasets[0]) if reference and datasets else ())]
+    ]
 
 
-def about_data_sets(reads: Sequence[Read]) -> list[str]:
+def about_data_sets(datasets: Sequence[Dataset]) -> list[str]:
     """Return a notice of the data sets that are used as one, if there are several."""
-    listed = ", ".join(f"{read.log.name} ({read.log.n})" for read in reads)
-    notice = f"{len(reads)} data sets are used as one: {listed}; --where dataset=NAME chooses one"
-    return [notice] if len(reads) > 1 else []
+    listed = ", ".join(f"{data.log.name} ({data.log.n})" for data in datasets)
+    notice = f"{len(datasets)} data sets are used as one: {listed}; --where dataset=NAME chooses one"
+    return [notice] if len(datasets) > 1 else []
 
 
-def about_truth(read: Read, *, unjudged: bool = False) -> str:
+def about_truth(data: Dataset, *, unjudged: bool = False) -> str:
     """Return the notice for a log without labels: it can only get a promise of agreement.
 
     Answers are not judged by a default matcher: if it is too strict, it finds both models wrong, and a promise of
     regret then holds but means nothing.
     """
-    truth = read.facts.truth
+    truth = data.facts.truth
     assert truth is not None  # noqa: S101 - such a log is compared with its reference
     has = "has accepted answers (gold), and" if unjudged else "does not say which answers are right, so"
     matcher = " no matcher was named to judge by them (--matcher exact, label, json, …), so" if unjudged else ""
     return (
-        f"The log {read.log.name} {has}{matcher} the promise offered is agreement with {truth.reference}: that the "
+        f"The log {data.log.name} {has}{matcher} the promise offered is agreement with {truth.reference}: that the "
         f"answer served is the same as what {truth.reference} gives, by the comparator {truth.comparator}. No label is "
         f"needed.{''.join(f' {caution}' for caution in truth.cautions)}"
     )
 
 
-def _about_calls(read: Read) -> Iterator[str]:
+def _about_calls(data: Dataset) -> Iterator[str]:
     """Yield notes on nodes with missing calls, on nodes that are never right, and on a log that lacks `parents`."""
-    log, facts = read.log, read.facts
+    log, facts = data.log, data.facts
     later = np.logical_or.accumulate(log.bought[:, ::-1], axis=1)[:, ::-1]
     lacking = np.count_nonzero(later & ~log.bought, axis=0).tolist()
     same = "right" if facts.truth is None else f"the same as that of {facts.truth.reference}"
@@ -90,9 +92,9 @@ def _about_calls(read: Read) -> Iterator[str]:
         )
 
 
-def reference_of(read: Read) -> str:
+def reference_of(data: Dataset) -> str:
     """Return the reference's name."""
-    log, facts = read.log, read.facts
+    log, facts = data.log, data.facts
     if facts.truth is not None:
         return facts.truth.reference
     if facts.step_models and log.reference is not None and log.reference.is_last:
@@ -101,23 +103,23 @@ def reference_of(read: Read) -> str:
     return names[0] if len(names) == 1 else GUIDE
 
 
-def _about_reference(read: Read) -> Iterator[str]:
+def _about_reference(data: Dataset) -> Iterator[str]:
     """Yield a notice of which model is the reference of savings and of a promise of regret."""
-    log, facts = read.log, read.facts
+    log, facts = data.log, data.facts
     if log.reference is None:
         return
-    name, is_last = reference_of(read), facts.reference == LAST_ONLY
+    name, is_last = reference_of(data), facts.reference == LAST_ONLY
     description = "the last model" if is_last else f"the guide, asked alone (the walk {facts.reference!r} of the log)"
     answered = description if name == GUIDE else f"{name}, {description}"
     yield f"the reference, which answers and costs are compared with, is {answered}"
 
 
-def outside(read: Read, certificates: Mapping[str, Certificate]) -> Iterator[str]:
+def outside(data: Dataset, certificates: Mapping[str, Certificate]) -> Iterator[str]:
     """Yield a sentence on how many requests of a log no certificate covers, and on their cost, if there are any.
 
     Their segment has no certificate, or none of the requests that certify is of their kind.
     """
-    log, first = read.log, next(iter(certificates.values()), None)
+    log, first = data.log, next(iter(certificates.values()), None)
     if first is None:
         return
 

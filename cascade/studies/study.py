@@ -18,7 +18,7 @@ import numpy as np
 
 from cascade.conformal.path import hopeless
 from cascade.conformal.promise import Promise, kind_of
-from cascade.episodes.rows import Read
+from cascade.episodes.rows import Dataset
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.divide import in_random_order, usable
 from cascade.fitting.fit import LEAST_GROUPS
@@ -37,7 +37,7 @@ RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
 
 
 def default_promise(
-    read: Read, kind: str | None = None, risk: float | None = None, confidence: float | None = None
+    data: Dataset, kind: str | None = None, risk: float | None = None, confidence: float | None = None
 ) -> Promise:
     """Return a promise, with defaults for what is not given.
 
@@ -45,10 +45,10 @@ def default_promise(
     the reference's answers; else coverage. One answer served breaks it on at most 5 % of requests, with confidence
     90 %; a set lacks a right answer on 10 % of requests on average.
     """
-    truth = read.facts.truth
+    truth = data.facts.truth
     if kind is None and truth is not None:
         kind = truth.kind or "agreement"
-    kind = kind or ("coverage" if read.log.reference is None else "regret")
+    kind = kind or ("coverage" if data.log.reference is None else "regret")
     rules = kind_of(kind)
     of_set = rules is not None and rules.of_set
     risk = (SET_RISK if of_set else RISK) if risk is None else risk

@@ -16,7 +16,7 @@ from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
 from cascade.episodes.opening import DEMO, DEMO_REQUESTS, open_log
-from cascade.episodes.rows import Read
+from cascade.episodes.rows import Dataset
 from cascade.fitting.certificates import certified_for
 from cascade.fitting.certificates import policy_directory as written
 from cascade.fitting.fit import Fit, FitSettings, fit
@@ -40,7 +40,7 @@ ASKED = 100
 class Made(NamedTuple):
     """The demo's requests, a fit of them, and what replays them."""
 
-    read: Read
+    read: Dataset
     done: Fit
     directory: PolicyDirectory
     replay: Replay
@@ -54,13 +54,13 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def made() -> Made:
     log = open_log(DEMO_REQUESTS).compared()
-    (read,) = log.reads
+    (read,) = log.datasets
     done, rows = fit(read.log, Promise("agreement", 0.05, 0.9)), list(log.rows())
     chats = {identity(row["question"], row["context"]): CHATS[row["episode_id"]] for row in rows}
     return Made(read, done, directory_of(read, done), Replay.of(rows), tuple([chats[name] for name in read.log.ids]))
 
 
-def directory_of(read: Read, done: Fit) -> PolicyDirectory:
+def directory_of(read: Dataset, done: Fit) -> PolicyDirectory:
     """Return the policy directory of a fit."""
     plan, (certified,) = read.log.nodes, done.certified.values()
     bare = PolicyDirectory(plan, done.policy, done.promise, {}, Requests(certified=hashed(done.log.ids)))
@@ -121,10 +121,10 @@ def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_p
 
 
 @pytest.fixture(scope="module")
-def demo() -> tuple[Read, list[dict[str, Any]]]:
+def demo() -> tuple[Dataset, list[dict[str, Any]]]:
     """Return the demo's log of rounds, and its rows."""
     opened = open_log(DEMO)
-    return opened.reads[0], list(opened.rows())
+    return opened.datasets[0], list(opened.rows())
 
 
 @pytest.mark.parametrize("kappa", [-np.inf, -0.6, np.inf])

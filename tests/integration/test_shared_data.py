@@ -33,7 +33,7 @@ def seen(episodes: Path, splits: int = 1) -> Seen:
     opened = cascade.open_log(str(episodes), tell=lambda _: None)
     found = cascade.compare(opened, Promise("coverage", 0.1), splits=splits, tell=lambda _: None)
     documents = json.loads(json.dumps(found.to_dict(), allow_nan=False))["studies"]
-    return Seen({one["log"]: one for one in documents}, {read.log.name: read.log for read in opened.reads})
+    return Seen({one["log"]: one for one in documents}, {read.log.name: read.log for read in opened.datasets})
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cascade.config import load
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import datasets_of
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -341,14 +341,14 @@ def test_a_question_of_which_a_call_failed_is_left_out_of_a_log():
         return ProviderUnavailableError("down") if down else "Answer: Danube"
 
     with pytest.raises(UsageError, match="the call of a model failed"):
-        reads_of([row for row in asked(script) if "1" in row["question"]])
+        datasets_of([row for row in asked(script) if "1" in row["question"]])
     dropped = Dropped()
-    (read,) = reads_of(asked(script), dropped)
+    (read,) = datasets_of(asked(script), dropped)
     assert read.log.n == 2
     assert dropped.count == 1
     assert "the call of a model failed" in dropped.describe()
 
 
 def test_a_log_knows_the_names_that_replies_bore():
-    (read,) = reads_of(asked(lambda request: reply("Answer: A", model=f"{request.model}-1")))
+    (read,) = datasets_of(asked(lambda request: reply("Answer: A", model=f"{request.model}-1")))
     assert read.facts.echoes == {"small": ("small-1",), "large": ("large-1",)}

@@ -105,7 +105,7 @@ def test_questions_are_collected(tmp_path):
     )
     found = cascade.collect(questions, tmp_path / "log.jsonl", cascade.CollectSettings(baselines=()), config=settings)
     assert (found.error, found.to_dict()["questions"]) == (None, 1)
-    assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1
+    assert cascade.open_log(tmp_path / "log.jsonl").datasets[0].log.n == 1
     with pytest.raises(cascade.UsageError, match=r"concurrency.*limit"):
         cascade.CollectSettings(concurrency=0, limit=0)
     assert cascade.evaluate("demo-ladder", {"kind": "fixed"}, seed=-1).reports

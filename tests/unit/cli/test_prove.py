@@ -204,7 +204,7 @@ def write_logged(folder: Path, rate: float, ask: str, judged: bool) -> Path:
 
 def proved(log: str, reviews: str, **asked: Any) -> dict[str, Any]:
     opened = cascade.open_log(log, reviews=reviews, **asked)
-    found = cascade.prove(opened, default_promise(opened.reads[0], risk=0.3), splits=2).to_dict()
+    found = cascade.prove(opened, default_promise(opened.datasets[0], risk=0.3), splits=2).to_dict()
     (one,) = found["studies"]
     return dict(one)
 

@@ -53,7 +53,7 @@ def test_files_of_stores_are_imported_as_stores_are(cli, tmp_path):
             store.append([row(n)])
     document = cli("import", "1.db", f"sqlite:///{tmp_path / '2.db'}", "-o", "log.jsonl", "--json").document
     assert (document["episodes"], [name in document["source"] for name in ("1.db", "2.db")]) == (2, [True, True])
-    assert open_log(tmp_path / "1.db").reads[0].log.n == 1
+    assert open_log(tmp_path / "1.db").datasets[0].log.n == 1
 
 
 # --- purge ---

@@ -99,7 +99,7 @@ def test_a_node_of_a_node_list_can_be_a_sample_or_a_judge(tmp_path):
     made(both[1], new, models, recorded.questions(), recorded=recorded)
     assert {request.purpose for request in models.requests} == {"judge"}
     assert rows_in(new) == rows_in(whole)
-    assert "p_yes" in open_log(str(new)).reads[0].log.signals
+    assert "p_yes" in open_log(str(new)).datasets[0].log.signals
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_another_tools_log_keeps_its_answers_labels_signals_and_costs(tmp_path):
     new = tmp_path / "new.jsonl"
     added(table(tmp_path / "table.jsonl"), new, models)
     assert {request.model for request in models.requests} == {"middle"}
-    log, rows = open_log(str(new), reference="large").reads[0].log, list(read_rows(new))
+    log, rows = open_log(str(new), reference="large").datasets[0].log, list(read_rows(new))
     assert [node.name for node in log.nodes] == ["small", "middle", "large"]
     assert sorted((-log.signals["reply_mean_logprob"][:, 0]).tolist()) == [n / 12 for n in range(12)]
     assert set(log.cost_nano_usd[:, 0].tolist()) == {1_000_000}

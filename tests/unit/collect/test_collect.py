@@ -19,7 +19,7 @@ from cascade.collection.collector import BASELINES, RefusedRole
 from cascade.config import CascadeConfig, load
 from cascade.engine import RunPlan
 from cascade.episodes.journal import Journal
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import datasets_of
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -461,7 +461,7 @@ def test_a_question_that_a_model_refuses_for_good_stays_with_that_step_unknown(l
     assert (done.questions, done.failures, done.stopped) == (3, (), None)
     assert done.refused == (RefusedRole(role, 1, "q2", "RefusedError: the filter declined"),)
     assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == read
-    (each,) = reads_of(rows_of(log))
+    (each,) = datasets_of(rows_of(log))
     at, found = 1, each.log
     for step in range(1, found.width + 1):
         assert found.bought[at, step - 1] == (step not in unknown)

@@ -8,7 +8,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.conformal.scope import MOST_TEXTS, PLAIN, UNSAID, form_unsaid, kind_of, seen, unlike
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import datasets_of
 from cascade.logs.schema import COLUMNS
 from cascade.orchestrator import Orchestrator
 from cascade.records.rows import rows_of
@@ -88,7 +88,7 @@ def test_a_log_of_requests_says_of_what_kinds_they_are(content):
         answers = [orchestrator.chat([SYSTEM, HI], temperature=0.5), orchestrator.ask("Hello?")]
     columns = [{"dataset": "d", "episode_id": str(number), "gold": ["x"]} for number in range(2)]
     rows = [row for answer, held in zip(answers, columns, strict=True) for row in rows_of(answer, held, content)]
-    (read,) = reads_of([{**row, "correct": True} for row in rows])
+    (read,) = datasets_of([{**row, "correct": True} for row in rows])
     first = {"form": "chat", "a system message": "", "temperature": 0.5} if content == "full" else None
     assert read.log.kinds == (first, PLAIN)
 
@@ -115,5 +115,5 @@ def test_a_log_says_which_form_the_models_saw(question, calls, kind):
     """What cascade did not log may have been asked in any form; a call of an agent, or of a judge, has its own."""
     head = dict.fromkeys(COLUMNS) | {"episode_id": "1", "dataset": "d", "horizon": 1, "step": 1, "schema_version": 5}
     head |= {"question": question.text, "context": question.context, "candidate": 0, "answer": "x", "correct": True}
-    (read,) = reads_of([{**head, "source": by, "model": by, "signals": {"replay": replay}} for by, replay in calls])
+    (read,) = datasets_of([{**head, "source": by, "model": by, "signals": {"replay": replay}} for by, replay in calls])
     assert read.log.kinds == (kind,)

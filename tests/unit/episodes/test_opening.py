@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> str:
 def test_values_that_no_row_has_together_are_said_so(log):
     with pytest.raises(UsageError, match=r"^No row of .*log\.jsonl has dataset=set 0 and split=test\.$"):
         open_log(log, {"dataset": "set 0", "split": "test"})
-    assert sum(read.log.n for read in open_log(log, {"segment": "a"}).reads) == 10
+    assert sum(read.log.n for read in open_log(log, {"segment": "a"}).datasets) == 10
 
 
 @pytest.mark.parametrize(("small", "openings"), [({".jsonl": 1 << 20}, 1), ({}, 5)])
@@ -56,7 +56,7 @@ def test_a_small_log_is_read_once_and_as_a_large_one_is(log, monkeypatch, small,
     monkeypatch.setattr(opening, "_SMALL_BYTES", small)
     read = open_log(log, dropped=dropped)
     assert (len([*read.rows()]), opens.call_count) == (18, openings)
-    assert (read.unlabelled, len(read.reads), read.reads[0].log.n, dropped.notes.total()) == (True, 7, 2, 1)
+    assert (read.unlabelled, len(read.datasets), read.datasets[0].log.n, dropped.notes.total()) == (True, 7, 2, 1)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
@@ -82,7 +82,7 @@ def test_a_name_that_is_no_log_is_answered_with_those_that_ship(given, says):
 
 
 def test_rows_of_the_demo_ladder_are_chosen_by_the_columns_of_the_log():
-    assert open_log(DEMO_LADDER, {"episode_id": "fact-002"}).reads[0].log.n == 1
+    assert open_log(DEMO_LADDER, {"episode_id": "fact-002"}).datasets[0].log.n == 1
     with pytest.raises(UsageError):
         open_log(DEMO_LADDER, {"step": "1"})
 

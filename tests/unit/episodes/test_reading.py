@@ -17,7 +17,7 @@ from cases import each
 from cascade.episodes import reading
 from cascade.episodes.opening import open_log
 from cascade.episodes.reading import Judgements, labelled_by_reference, ladder_of_models, reviewed
-from cascade.episodes.rows import Truth, joined, reads_of
+from cascade.episodes.rows import Truth, datasets_of, joined
 from cascade.errors import UsageError
 from cascade.identity import identity, plain, question_id
 from cascade.logs.columns import Calls, calls_of
@@ -170,7 +170,7 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> str:
 def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path):
     rows = [*pair("a", "x", "x"), *pair("b", "x", "y"), *pair("c", None, None)]
     log = open_log(written(tmp_path / "log.jsonl", rows))
-    (read,) = log.reads
+    (read,) = log.datasets
     assert log.unlabelled
     assert read.facts.truth == Truth(LARGE, "text")
     assert np.nan_to_num(read.log.right).tolist() == [[1, 1], [0, 1], [0, 0]]
@@ -180,15 +180,15 @@ def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path):
 def test_labels_are_used_where_there_are_some_unless_a_reference_is_named(tmp_path):
     rows = [*pair("a", "x", "y", correct=True), *pair("b", "y", "y", correct=True)]
     path = written(tmp_path / "log.jsonl", rows)
-    assert open_log(path).reads[0].facts.truth is None
-    (read,) = open_log(path, reference="guide").reads
+    assert open_log(path).datasets[0].facts.truth is None
+    (read,) = open_log(path, reference="guide").datasets
     assert read.log.right[:, 0].tolist() == [0, 1]
-    assert open_log(path).compared("json").reads[0].facts.truth == Truth(LARGE, "json")
+    assert open_log(path).compared("json").datasets[0].facts.truth == Truth(LARGE, "json")
 
 
 def test_any_model_of_a_log_can_be_the_reference(tmp_path):
     path = written(tmp_path / "log.jsonl", [*three("a", "x", "x", "z"), *three("b", "x", "y", "x")])
-    (read,) = open_log(path, reference=MIDDLE).reads
+    (read,) = open_log(path, reference=MIDDLE).datasets
     assert read.facts.step_models == (SMALL, MIDDLE)
     assert read.log.right[:, 0].tolist() == [1, 0]
     with pytest.raises(UsageError, match="name the reference last"):
@@ -199,14 +199,14 @@ def test_accepted_answers_judge_only_where_a_matcher_is_named(tmp_path):
     path = written(tmp_path / "log.jsonl", [*pair("a", "x", "x", gold=["x"]), *pair("b", "x", "y", gold=["x"])])
     unasked, named = open_log(path), open_log(path, matcher="exact")
     assert (unasked.unlabelled, unasked.unjudged, named.unlabelled) == (True, True, False)
-    assert named.reads[0].log.right.tolist() == [[1, 1], [1, 0]]
+    assert named.datasets[0].log.right.tolist() == [[1, 1], [1, 0]]
 
 
 # --- rounds, and their calls outright as a ladder ---
 
 
 def test_the_base_and_the_guide_of_the_demo_outright_are_the_two_steps_of_its_ladder():
-    (rounds,), (ladder,) = (open_log(name).reads for name in ("demo", "demo-ladder"))
+    (rounds,), (ladder,) = (open_log(name).datasets for name in ("demo", "demo-ladder"))
     assert (rounds.facts.step_models, rounds.facts.sources) == ((), ("base", "guide"))
     assert ladder.facts.step_models == (rounds.facts.models["base"][0], rounds.facts.models["guide"][0])
     assert (ladder.log.ids, ladder.log.complete.all()) == (rounds.log.ids, True)
@@ -289,7 +289,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
 def test_rows_become_columns(case):
-    (read,) = reads_of(case.rows)
+    (read,) = datasets_of(case.rows)
     for name, values in case.columns.items():
         column = read.log.signals[name] if name in read.log.signals else getattr(read.log, name)
         assert equal(np.asarray(column[0]).ravel(), np.array(values)), name
@@ -311,31 +311,33 @@ def test_rows_become_columns(case):
 )
 def test_what_cannot_be_judged_is_left_out_and_counted(rows, why):
     dropped = Dropped()
-    (read,) = reads_of([*rows, row("other")], dropped)
+    (read,) = datasets_of([*rows, row("other")], dropped)
     assert (read.log.n, dict(read.dropped.rows), read.facts.unjudged) == (1, {why: 1}, int(why == UNJUDGED))
     with pytest.raises(UsageError) as caught:
-        reads_of(rows)
+        datasets_of(rows)
     assert ("gold" in str(caught.value)) == (why == UNJUDGED)
 
 
 def test_two_answers_under_the_questions_own_id_are_two_runs_in_one():
     name = question_id("Which?", None)
     dropped = Dropped()
-    reads_of([row(name, **QUESTION), row(name, **QUESTION), row("other")], dropped)
+    datasets_of([row(name, **QUESTION), row(name, **QUESTION), row("other")], dropped)
     assert dropped.count == 1
-    (read,) = reads_of([row(**QUESTION), row(**QUESTION)])  # an id of its own: two calls that made one answer
+    (read,) = datasets_of([row(**QUESTION), row(**QUESTION)])  # an id of its own: two calls that made one answer
     assert read.log.cost_nano_usd.tolist() == [[20]]
 
 
 def test_repeated_questions_have_one_id_however_they_are_spelled():
-    (read,) = reads_of([row("a", question="Which?"), row("b", question="which"), row("c", question="Who?"), row("d")])
+    (read,) = datasets_of(
+        [row("a", question="Which?"), row("b", question="which"), row("c", question="Who?"), row("d")]
+    )
     same_id = identity("Which?", None)
     assert read.log.ids == (same_id, same_id, identity("Who?", None), "d")
 
 
 def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_policy():
     replay = {"replay": {TOLD: True}}
-    (read,) = reads_of([row("a", output_tokens=5, signals=replay), row("b", output_tokens=6)])
+    (read,) = datasets_of([row("a", output_tokens=5, signals=replay), row("b", output_tokens=6)])
     assert "cost" in read.log.hidden
     assert "reply_tokens" not in read.log.signals
     assert tie_of(read.log) is None
@@ -345,7 +347,7 @@ def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_p
 
 def test_a_baseline_knows_its_own_cost():
     rows = [row("a"), row("b"), row("a", walk="z", kept=True, cost_nano_usd=None), row("a", walk=GUIDE_ONLY, kept=True)]
-    (read,) = reads_of(rows)
+    (read,) = datasets_of(rows)
     way, reference = read.log.baselines["z"], read.log.reference
     assert reference is not None
     assert (way.known.tolist(), way.cost_nano_usd.tolist()) == ([True, False], [-1, -1])
@@ -378,18 +380,18 @@ def ladder(dataset: str, models: Sequence[str] = ("small", "large"), **columns: 
 
 
 def test_data_sets_of_one_cascade_are_joined():
-    whole = joined(reads_of([*ladder("x"), *ladder("y", signals={"late": 1.0})]))
+    whole = joined(datasets_of([*ladder("x"), *ladder("y", signals={"late": 1.0})]))
     assert (whole.log.name, whole.log.n, whole.facts.step_models) == ("x, y", 2, ("small", "large"))
     assert equal(whole.log.signals["late"], np.array([[np.nan, np.nan], [1, 1]]))
     outright = row("a", dataset="x", kept=True, walk=GUIDE_ONLY)
-    mixed = joined(reads_of([outright, *ladder("x"), *ladder("y")]))
+    mixed = joined(datasets_of([outright, *ladder("x"), *ladder("y")]))
     assert (mixed.facts.reference, mixed.log.reference.cost_nano_usd.tolist()) == (GUIDE_ONLY, [10, -1])
 
 
 @pytest.mark.parametrize("other", [("small", "huge"), ("large", "small"), ("small", "middle", "large"), ()])
 def test_data_sets_of_other_cascades_are_not(other):
     with pytest.raises(UsageError):
-        joined(reads_of([*ladder("x"), *ladder("y", other)]) if other else [])
+        joined(datasets_of([*ladder("x"), *ladder("y", other)]) if other else [])
 
 
 pytest.importorskip("duckdb")
@@ -413,7 +415,7 @@ def equal_of_columns(one: Any, other: Any) -> bool:
 
 
 def same(first: Calls, second: Calls) -> None:
-    for one, other in zip(reads_of(first), reads_of(second), strict=True):
+    for one, other in zip(datasets_of(first), datasets_of(second), strict=True):
         for part in ("log", "facts"):
             left, right = getattr(one, part), getattr(other, part)
             unlike = [

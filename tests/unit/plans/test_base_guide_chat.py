@@ -13,7 +13,7 @@ from cascade.chat import ChatRequest
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.collection import collect
 from cascade.config import load
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import datasets_of
 from cascade.errors import BudgetExceededError, ProviderUnavailableError, UsageError
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
@@ -335,7 +335,7 @@ def test_a_log_keeps_the_requests_for_which_a_model_was_skipped(tmp_path):
     ]
     fake = FakeProvider(lambda _: "A cat.")
     collect(load(config({"images": False})), asked, log, providers={"fake": fake})
-    (read,) = reads_of(read_rows(log))
+    (read,) = datasets_of(read_rows(log))
     assert read.log.n == 2
     assert sorted(read.log.signals["model_skipped"][:, 0].tolist(), key=str) == [
         1.0,

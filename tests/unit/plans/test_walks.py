@@ -15,7 +15,7 @@ from cascade.chat import ChatRequest
 from cascade.collection import CollectSettings, collect, journal_of
 from cascade.config import load
 from cascade.engine import RunPlan, RunTerms, run
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import datasets_of
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -438,7 +438,7 @@ def test_the_guide_judges_the_agent_and_is_none_itself(tmp_path):
         ("guide", "judge", 1),
     ]
     assert "it was looked up" in fake.requests[2].messages[-1].content
-    (read,) = reads_of(read_rows(log))
+    (read,) = datasets_of(read_rows(log))
     assert read.log.cost_nano_usd[0].sum() == 1_000_000_000
     assert read.log.right[0, 0] == 1
     again = FakeProvider({})
@@ -574,7 +574,7 @@ def log_of_all(questions: int = 6) -> Log:
         for row in rows(answer, horizon=strategy.horizon):
             right = None if row["answer"] is None else row["answer"] == "Danube"
             found.append(row | {"correct": right, "kept": None})
-    (read,) = reads_of(found)
+    (read,) = datasets_of(found)
     return read.log
 
 

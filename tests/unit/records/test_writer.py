@@ -19,7 +19,7 @@ from patience import PATIENCE_S, at_once, in_child, until
 from stores import rows_in
 
 from cascade.chat import ChatRequest
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import datasets_of
 from cascade.errors import AuthenticationError, BudgetExceededError, ClosedError, ConfigError, ProviderError, UsageError
 from cascade.identity import identity
 from cascade.logs.schema import COLUMNS, CUT, hashed
@@ -431,7 +431,7 @@ def test_an_abandoned_stream_is_recorded_with_its_cost(file_url):
         untouched.close()  # a call was under way, which may be billed
     assert [(row["source"], row["walk"]) for row in rows_in(file_url)[2:]] == [("base", CUT)]
     with pytest.raises(UsageError):  # it is money, and no part of an episode
-        reads_of(rows_in(file_url)[2:])
+        datasets_of(rows_in(file_url)[2:])
 
 
 def test_a_stream_that_is_read_after_the_end_makes_no_further_call(file_url, caplog):
