@@ -123,16 +123,16 @@ def play(of: int, number: int, settings: NetworkSettings) -> dict[str, Figures]:
     table = TABLES[of]
     drawn = simulated_log(WORLDS[table.world], table.train + 2 * QUESTIONS, 100 + number)
     ends = np.split(np.arange(drawn.n), [table.train, table.train + QUESTIONS])
-    learns, certifies, test = (drawn.take(rows) for rows in ends)
+    training, calibration, test = (drawn.take(rows) for rows in ends)
     promise = Promise("coverage", table.alpha)
     unit = float(drawn.cost_nano_usd[:, 1::2].mean())
     charged = settings.model_copy(update={"lambda_set": table.charge * 1e9 / unit})
-    online = train(learns, promise, "cpo_online", settings, number)
-    simple = score_policy(learns)
+    online = train(training, promise, "cpo_online", settings, number)
+    simple = score_policy(training)
     assert simple is not None  # noqa: S101 - a simulated world has verdicts
 
     def calibrated(policy: Policy) -> Figures:
-        walked = policy.walks(certifies)
+        walked = policy.walks(calibration)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise)
         kappa = -math.inf if proven is None else proven.kappa
         return at_kappa(policy, kappa, test)._replace(matched=dial(policy))
@@ -150,8 +150,8 @@ def play(of: int, number: int, settings: NetworkSettings) -> dict[str, Figures]:
         CPO: at_kappa(online, ABOVE_ALL, test),
         CPO_BATCH: batch,
         CPO_ONLINE: at_kappa(online, online.kappa, test)._replace(matched=batch.matched),
-        CCPO: calibrated(train(learns, promise, "ccpo", settings, number)),
-        CHARGED: calibrated(train(learns, promise, "ccpo", charged, number)),
+        CCPO: calibrated(train(training, promise, "ccpo", settings, number)),
+        CHARGED: calibrated(train(training, promise, "ccpo", charged, number)),
     }
 
 

@@ -149,7 +149,7 @@ def fit(
             "directory, which is certified again."
         ),
     ] = "auto",
-    learns: Annotated[float, typer.Option(help="The share of the groups to learn from, if the policy learns.")] = 0.3,
+    train_share: Annotated[float, typer.Option(help="The share of the groups that a policy learns from.")] = 0.3,
     newest: Annotated[float | None, typer.Option(help="Use only this share of the log, the newest.")] = None,
     by_segment: Annotated[bool, typer.Option("--by-segment", help="Certify each segment by itself.")] = False,
     levels: Annotated[
@@ -178,7 +178,7 @@ def fit(
     result = cascade.fit(
         LogOptions(log, where, matcher, reference, models, reviews),
         _promised(log, promise, risk, confidence, label_rate),
-        FitSettings(_policy(policy), learns, newest, by_segment, levels, expires_days, seed),
+        FitSettings(_policy(policy), train_share, newest, by_segment, levels, expires_days, seed),
         config=config,
         output=output,
         force=force,

@@ -36,11 +36,11 @@ class Usable(NamedTuple):
     unknown: int
 
 
-class Parts(NamedTuple):
+class Split(NamedTuple):
     """A log in two parts that have no group in common."""
 
-    learns: Log
-    certifies: Log
+    training: Log
+    calibration: Log
 
 
 def usable(log: Log, promise: Promise) -> Usable:
@@ -97,7 +97,7 @@ def drawn(log: Log, seed: int | None, *, by_segment: bool = False) -> Log:
     return log.take(np.array(sorted({keys[row]: row for row in rows}.values()), dtype=np.int64))
 
 
-def divided(log: Log, learns: float, seed: int) -> Parts:
+def divided(log: Log, train_share: float, seed: int) -> Split:
     """Return a log in two parts: a share of the groups learns, the others certify.
 
     The result does not depend on the order of the rows.
@@ -108,8 +108,8 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
     names = in_random_order(log.groups, seed)
     if len(names) < 2:
         raise UsageError(f"{log.name} has too few groups of requests here: one must learn, another certify. Log more.")
-    rows = log.in_groups(set(names[: min(len(names) - 1, max(1, round(learns * len(names))))]))
-    return Parts(log.take(rows), log.take(~rows))
+    rows = log.in_groups(set(names[: min(len(names) - 1, max(1, round(train_share * len(names))))]))
+    return Split(log.take(rows), log.take(~rows))
 
 
 def among(log: Log, *hashes: tuple[str, ...]) -> Bools:

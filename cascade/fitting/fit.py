@@ -32,7 +32,7 @@ from cascade.conformal.path import UNITS
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.attempts import Attempts, count, fingerprint
-from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
+from cascade.fitting.divide import Split, Usable, divided, drawn, usable
 from cascade.fitting.menu import (
     Member,
     MemberResult,
@@ -89,7 +89,7 @@ class FitSettings:
     Attributes:
         policy: auto, a kind of policy, a kind with its settings as in {kind: ccpo, steps: 300}, or a policy directory
             that is certified again. In Python also a policy.
-        learns: the share of the groups that learns, or orders points, if that is needed.
+        train_share: the share of the groups that a policy learns from, or that orders points, if that is needed.
         newest: the share of the rows that is used, the newest; all by default.
         by_segment: certify each segment by itself.
         levels: certify the policy at several risks, of which a request names one, as in low=0.1,high=0.02. The default
@@ -105,7 +105,7 @@ class FitSettings:
     """
 
     policy: str | Mapping[str, Any] | Policy = AUTO
-    learns: float = 0.3
+    train_share: float = 0.3
     newest: float | None = None
     by_segment: bool = False
     levels: str | Mapping[str, float] | None = None
@@ -113,7 +113,7 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        problems, policy = share_problems(learns=self.learns, newest=self.newest), cast("object", self.policy)
+        problems, policy = share_problems(train_share=self.train_share, newest=self.newest), cast("object", self.policy)
         problems += whole_problems(seed=self.seed)
         if isinstance(self.levels, str):
             object.__setattr__(self, "levels", _levels(self.levels, problems))
@@ -351,93 +351,94 @@ def promises(promise: Promise, settings: FitSettings) -> Mapping[str, Promise]:
 
 def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify the members of a menu and choose the cheapest."""
-    certifies, learns = drawn(ready.log, settings.seed), ready.log.take(np.zeros(0, np.int64))
+    calibration, training = drawn(ready.log, settings.seed), ready.log.take(np.zeros(0, np.int64))
     if any(group != ready.log.groups[0] for group in ready.log.groups):
-        learns = divided(ready.log, settings.learns, settings.seed).learns
+        training = divided(ready.log, settings.train_share, settings.seed).training
     risks = promises(promise, settings)
 
     def spends(level: float) -> float:
-        members = _members(certifies, learns, promise, settings, level)
-        return max(levels(certifies.n, members, at, level)[1] for at in risks.values())
+        members = _members(calibration, training, promise, settings, level)
+        return max(levels(calibration.n, members, at, level)[1] for at in risks.values())
 
     attempt = _counted(ready.log, promise, settings, attempts, spends)
     level = attempt.level
     assert level is not None  # noqa: S101 - these promises have a confidence
     members = [
-        member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, settings, level)
+        member._replace(make=cache(member.make)) for member in _members(calibration, training, promise, settings, level)
     ]
-    tested = {name: run_tests(certifies, ready.log, members, at, level) for name, at in risks.items()}
+    tested = {name: run_tests(calibration, ready.log, members, at, level) for name, at in risks.items()}
     listed = tested[settings.default(promise)]
     in_turn = [listed, *(tested[name] for name in sorted(settings.risks, key=settings.risks.__getitem__))]
     listed = next((tests for tests in in_turn if cheapest(tests) is not None), listed)
     best = cheapest(listed)
     if best is None or best.certified is None:
-        return _finished(ready, promise, settings, ReferenceOnly(), {}, listed, certifies, attempt)
+        return _finished(ready, promise, settings, ReferenceOnly(), {}, listed, calibration, attempt)
     position = listed.index(best)
     each_level = {name: tests[position].certified for name, tests in tested.items()}
     proven = {name: certified for name, certified in each_level.items() if certified is not None}
     rows = members[position].rows
-    proving = certifies if rows is None else certifies.take(rows)
+    proving = calibration if rows is None else calibration.take(rows)
     done = _finished(ready, promise, settings, best.policy, proven, listed, proving, attempt)
-    return done if rows is None else replace(done, fitted=learns.ids)
+    return done if rows is None else replace(done, fitted=training.ids)
 
 
-def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSettings, level: float) -> list[Member]:
+def _members(calibration: Log, training: Log, promise: Promise, settings: FitSettings, level: float) -> list[Member]:
     if settings.policy == AUTO:
-        return menu(certifies, learns, promise, level)
+        return menu(calibration, training, promise, level)
     if settings.policy == Threshold.kind:
-        return simple_members(certifies)
+        return simple_members(calibration)
     if not settings.learner:  # made now, so that a policy that cannot be made is not counted as a fit
-        policy = _policy(certifies, learns, promise, settings, promise.tested_risk)
+        policy = _policy(calibration, training, promise, settings, promise.tested_risk)
         return [Member(settings.kind, 1.0, lambda: policy)]
-    rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
+    rows = np.flatnonzero(~calibration.in_groups(set(training.groups)))
     allowed = max((most_losses(rows.size, promise.tested_risk, level) or 0) / rows.size, promise.tested_risk / 3)
-    return [Member(settings.kind, 1.0, lambda: _policy(certifies, learns, promise, settings, allowed), rows)]
+    return [Member(settings.kind, 1.0, lambda: _policy(calibration, training, promise, settings, allowed), rows)]
 
 
 def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify one policy: for all requests, for each segment, or for each level."""
     orders = not promise.rules.of_set and not promise.rules.safe_last(ready.log)
-    division = Parts(ready.log.take(np.zeros(0, dtype=np.int64)), ready.log)
+    division = Split(ready.log.take(np.zeros(0, dtype=np.int64)), ready.log)
     if orders or settings.learner:
-        division = divided(ready.log, settings.learns, settings.seed)
-    policy = _policy(ready.log, division.learns, promise, settings, promise.tested_risk)
-    certifies = drawn(division.certifies, settings.seed, by_segment=settings.by_segment)
-    segments, risks = _segments(certifies, settings), promises(promise, settings)
+        division = divided(ready.log, settings.train_share, settings.seed)
+    policy = _policy(ready.log, division.training, promise, settings, promise.tested_risk)
+    calibration = drawn(division.calibration, settings.seed, by_segment=settings.by_segment)
+    segments, risks = _segments(calibration, settings), promises(promise, settings)
 
     def spends(level: float) -> float:
         return max(spent(rows.size, at, level) for rows in segments.values() for at in risks.values())
 
     attempt = _counted(ready.log, promise, settings, attempts, spends)
-    ordering = policy.walks(division.learns) if orders else None
+    ordering = policy.walks(division.training) if orders else None
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in risks.items():
         points = None if ordering is None else points_of(ordering, at)
         for segment, rows in segments.items():
-            certified = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, attempt.level)
+            certified = certify(path_of(policy.walks(calibration.take(rows)), at, points), at, attempt.level)
             if certified is not None:
                 proven[level_name or segment] = certified
             else:
                 too_small[level_name or segment] = int(rows.size)
     default = settings.default(promise)
-    tested = (MemberResult(policy.kind, policy, attempt.level or 0.0, certifies.n, proven.get(default), None),)
+    tested = (MemberResult(policy.kind, policy, attempt.level or 0.0, calibration.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
-        text = f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests"
+        text = f"{promise.kind} is not proven at a risk of {promise.risk:g} on {calibration.n} requests"
         elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
         raise NotCertifiedError(f"{text}{elsewhere}: log more of them, or allow a higher risk.")
-    done = _finished(ready, promise, settings, policy, proven, tested, certifies, attempt)
-    learned, chose = (division.learns.ids if used else () for used in (settings.learner, orders))
+    done = _finished(ready, promise, settings, policy, proven, tested, calibration, attempt)
+    learned, chose = (division.training.ids if used else () for used in (settings.learner, orders))
     return replace(done, fitted=learned, chose=chose, too_small=too_small if settings.by_segment else {})
 
 
-def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
+def _policy(log: Log, training: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
     """Return the requested policy; one that learns may lose a share `allowed` of requests on average.
 
     Raises:
         UsageError: the log lacks what it reads or learns from, its settings are wrong, or it is a user's policy that
             scores live requests differently from those of a log.
     """
-    policy = settings.policy if isinstance(settings.policy, Policy) else _built(log, learns, promise, settings, allowed)
+    own = settings.policy
+    policy = own if isinstance(own, Policy) else _built(log, training, promise, settings, allowed)
     if hidden := log.hidden & {*policy.reads, getattr(policy, "tie", None)}:
         raise UsageError(f"The policy reads {', '.join(hidden)}, which may show what {promise.kind} loses.")
     policy.refuse_lacking(log)
@@ -445,7 +446,7 @@ def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allo
     return policy
 
 
-def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
+def _built(log: Log, training: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
     """Return the policy that settings name.
 
     Raises:
@@ -456,14 +457,14 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
     if kind in NETWORKS:
         from cascade.policies.networks import NetworkSettings, train
 
-        return train(learns, promise, kind, NetworkSettings(**options), settings.seed)
+        return train(training, promise, kind, NetworkSettings(**options), settings.seed)
     if kind == RUNGS and named_score is None:
         raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
     if kind in LEARNERS:
         from cascade.policies.learned import learn
 
         signals = (named_score.signal,) if named_score and kind == RUNGS else None
-        return learn(learns, promise.rules, allowed, signals=signals)
+        return learn(training, promise.rules, allowed, signals=signals)
     if kind == AUTO or (kind == Threshold.kind and not options and simple is not None):
         return simple or Depth()
     if kind == Threshold.kind:

@@ -108,30 +108,30 @@ def _member(log: Log, name: str, plan: tuple[int, ...], share: float, make: Call
     return Member(title, share, partial(make, nodes=nodes))
 
 
-def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
+def menu(calibration: Log, training: Log, promise: Promise, level: float) -> list[Member]:
     """Return the members for a log, fixed by its signals, its nodes and its numbers of requests; no outcome is read.
 
     Args:
-        certifies: one request of each group.
-        learns: the requests that a policy may learn from; none of their groups certifies that policy.
+        calibration: one request of each group.
+        training: the requests that a policy may learn from; none of their groups certifies that policy.
         promise: what is promised.
         level: the level that the members share.
     """
-    rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
-    score, enough = known_score(certifies), np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
-    weak, simple = score is None or score.signal == TIE, partial(simple_members, certifies, chance=True)
-    if not enough or not certifies.decides.all():
+    rows = np.flatnonzero(~calibration.in_groups(set(training.groups)))
+    score, enough = known_score(calibration), np.count_nonzero(training.bought.all(axis=1)) >= LEAST and rows.size
+    weak, simple = score is None or score.signal == TIE, partial(simple_members, calibration, chance=True)
+    if not enough or not calibration.decides.all():
         return simple()
     from cascade.policies.learned import MOST_NODES, learn
 
-    if not 2 <= certifies.width <= MOST_NODES:
+    if not 2 <= calibration.width <= MOST_NODES:
         return simple()
     share = BESIDE_LENGTH if weak else BESIDE_SCORE
     allowed_losses = most_losses(rows.size, promise.tested_risk, level * share) or 0
     allowed = max(allowed_losses / rows.size, promise.tested_risk / 3)
     return [
         *simple(1 - share),
-        Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows),
+        Member(LEARNED, share, lambda: learn(training, promise.rules, allowed), rows),
     ]
 
 

@@ -34,7 +34,7 @@ from cascade.serving.conditions import made_for
 from cascade.table import Floats, Ints, Log
 
 Row: TypeAlias = dict[str, Any]
-CHOOSES, LEARNS = 0.5, 0.3
+CHOOSES, TRAIN_SHARE = 0.5, 0.3
 """The level at which a policy must keep the promise on the conversations that choose it, which proves nothing; and the
 share of these conversations on which a rule is learned, to be tried on the others."""
 _HOW = (
@@ -240,9 +240,9 @@ def _chosen(conversations: Conversations, modes: ModesConfig, audit: float) -> P
     """Return the policy that saves most of those that keep the promise on these conversations; None if none saves."""
     log = conversations.log
     several = conversations.turns.lengths.size > 1
-    learns = divided(log, LEARNS, 0).learns if several else log.take(np.zeros(0, dtype=np.int64))
+    training = divided(log, TRAIN_SHARE, 0).training if several else log.take(np.zeros(0, dtype=np.int64))
     best, most = None, 0.0
-    for member in menu(log, learns, promise_of(modes), CHOOSES):
+    for member in menu(log, training, promise_of(modes), CHOOSES):
         tries, policy = conversations if member.rows is None else conversations.take(member.rows), member.make()
         lengths = tries.turns.lengths
         proof = Proof.best(modes.risk, CHOOSES, lengths.size, lengths)

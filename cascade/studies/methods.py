@@ -265,9 +265,10 @@ class Router:
         """Learn from the share of the groups that `fit` would learn from, and certify on the others."""
         from cascade.policies.learned import router
 
-        parts, policy = divided(usable(log, promise).log, FitSettings().learns, seed), Threshold(ROUTED, 1.0, tie=None)
-        doubt = router(parts.learns.only((0, log.width - 1)), promise.rules)
-        kappa = _certified(self.name, policy, drawn(_routed(parts.certifies, doubt), seed), promise)
+        parts = divided(usable(log, promise).log, FitSettings().train_share, seed)
+        policy = Threshold(ROUTED, 1.0, tie=None)
+        doubt = router(parts.training.only((0, log.width - 1)), promise.rules)
+        kappa = _certified(self.name, policy, drawn(_routed(parts.calibration, doubt), seed), promise)
 
         def playing(requests: Log) -> Played:
             played = play(policy, kappa, _routed(requests, doubt), promise, single=True)
@@ -331,9 +332,9 @@ def trained(name: str, trainer: Trainer, served: str) -> Chosen:
 
 def _trained(name: str, trainer: Trainer, served: str, log: Log, promise: Promise, seed: int) -> tuple[Policy, float]:
     division = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
-    policy = trainer.network(division.learns, promise, seed)
+    policy = trainer.network(division.training, promise, seed)
     if served in NETWORKS:
-        return policy, _certified(name, policy, drawn(division.certifies, seed), promise)
+        return policy, _certified(name, policy, drawn(division.calibration, seed), promise)
     likeliest = 1.0 if promise.rules.of_set else float(np.log(0.5))  # log π: for a set above any threshold, else log ½
     return policy, policy.kappa if served == "cpo_online" else likeliest
 

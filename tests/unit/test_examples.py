@@ -194,7 +194,7 @@ def test_a_certificate_from_a_log_with_a_refused_node_verifies_on_that_log(tmp_p
     done = collect(config, asked, tmp_path / "log.jsonl", providers={"fake": FakeProvider(refusing)})
     assert [(one.role, one.questions) for one in done.refused] == [("other", 1)]
     for share in (0.6, 0.1):  # the request learns, or certifies
-        made, settings = tmp_path / f"policy {share}", FitSettings(learns=share)
+        made, settings = tmp_path / f"policy {share}", FitSettings(train_share=share)
         fit(str(tmp_path / "log.jsonl"), Promise("regret", 0.3, 0.9), settings, config=config, output=made)
         verdict = verify(made, str(tmp_path / "log.jsonl"))
         assert verdict.ok, verdict.failed

@@ -661,7 +661,7 @@ def test_where_nothing_is_proven_the_reference_alone_is_asked():
         fit(drawn_log(300), Promise("error", 0.01, 0.9))
 
 
-@pytest.mark.parametrize("settings", [{"policy": "thresold"}, {"learns": 1.5}, {"newest": 0.0}, *IMPOSSIBLE])
+@pytest.mark.parametrize("settings", [{"policy": "thresold"}, {"train_share": 1.5}, {"newest": 0.0}, *IMPOSSIBLE])
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(UsageError):
         FitSettings(**settings)  # type: ignore[arg-type]
@@ -681,8 +681,8 @@ def test_groups_are_never_divided_and_requests_count_once():
     doubled = log.take(np.concatenate([np.arange(300), np.arange(30)]))
     assert once(doubled).tolist() == list(range(300))
     parts = divided(log, 0.3, 0)
-    assert not set(parts.learns.groups) & set(parts.certifies.groups)
-    assert parts.learns.n + parts.certifies.n == log.n
+    assert not set(parts.training.groups) & set(parts.calibration.groups)
+    assert parts.training.n + parts.calibration.n == log.n
     single = drawn(log, 0)
     assert len(set(single.groups)) == single.n == len(set(log.groups))
 

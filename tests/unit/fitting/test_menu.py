@@ -48,21 +48,21 @@ def together(log: Log) -> Log:
 def test_the_members_of_a_menu(n, width, change, shares):
     log = random_log(21, n=n, width=width, whole=True)
     log = change(log) if callable(change) else log
-    members = menu(log, divided(log, 0.3, 0).learns, PROMISE, 0.1)
+    members = menu(log, divided(log, 0.3, 0).training, PROMISE, 0.1)
     assert [member.share for member in members] == pytest.approx(shares)
     hidden = replace(log, right=np.full(log.right.shape, np.nan))
-    again = menu(hidden, divided(hidden, 0.3, 0).learns, PROMISE, 0.1)
+    again = menu(hidden, divided(hidden, 0.3, 0).training, PROMISE, 0.1)
     assert [member.name for member in again] == [member.name for member in members]
 
 
 def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded():
     log = random_log(22, n=400, width=3, whole=True)
     log = replace(log, groups=tuple([f"g{at // 2}" for at in range(log.n)]))
-    learns = divided(log, 0.3, 0).learns
-    *_, learned = menu(log, learns, PROMISE, 0.1)
+    training = divided(log, 0.3, 0).training
+    *_, learned = menu(log, training, PROMISE, 0.1)
     assert learned.rows is not None
-    assert not {*log.take(learned.rows).groups} & {*learns.groups}
-    tested = run_tests(log, log, menu(log, learns, PROMISE, 0.1), PROMISE, 0.1)
+    assert not {*log.take(learned.rows).groups} & {*training.groups}
+    tested = run_tests(log, log, menu(log, training, PROMISE, 0.1), PROMISE, 0.1)
     assert isinstance(tested[-1].policy, Learned)
     assert tested[-1].n == learned.rows.size
     assert tested[-1].level <= 0.1
