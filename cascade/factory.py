@@ -20,7 +20,7 @@ from cascade.providers import registry
 from cascade.providers.base import Knows, Lacks, Provider
 from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.guard import Guard, Pace
-from cascade.providers.registry import OPENAI_BASE, REPLAY, Endpoint, ProviderSettings
+from cascade.providers.registry import OPENAI_BASE, OPENAI_HTTP, REPLAY, Endpoint, ProviderSettings
 
 if TYPE_CHECKING:
     from cascade.plans.presets import StrategyConfig
@@ -151,7 +151,7 @@ def address(config: CascadeConfig, kind: str, entry: ModelConfig) -> str | None:
     """Return the address at which a provider finds a model; None if the provider knows it."""
     shared = config.provider
     base = entry.api_base or (shared.api_base if entry.provider in {None, shared.kind} else None)
-    return base or ((environment(DEFAULT_BASE_VARIABLE) or OPENAI_BASE) if kind == "openai_http" else None)
+    return base or ((environment(DEFAULT_BASE_VARIABLE) or OPENAI_BASE) if kind == OPENAI_HTTP else None)
 
 
 def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:

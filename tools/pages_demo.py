@@ -34,7 +34,7 @@ from cascade.demo.requests import (
     DELTA,
     GUIDE_PRICE,
     PAIR,
-    alone,
+    asking_only,
     demo_config,
     ladder_config,
     team_of,
@@ -90,7 +90,7 @@ async def fill(folder: Path, replay: Replay) -> None:
     modes.close_look(look, {}, files, lambda one: one.promoted(held, 0.1, at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
-            alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
+            asking_only(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
         )
         with Store(f"sqlite:///{folder}/traces.db") as store:
             for number, one in enumerate(asked):

@@ -23,7 +23,7 @@ from cascade.factory import build_strategy, endpoints
 from cascade.money import Usage, dollars, usd_or_none
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
-from cascade.providers.registry import OPENAI_BASE
+from cascade.providers.registry import LITELLM, LOCAL, OPENAI_BASE, OPENAI_HTTP
 from cascade.records.address import parse
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
@@ -176,10 +176,10 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
         for at, site in entry.sites.items():
             if missing := _missing_key(config, site, kind):
                 yield Finding(f"key of {name}{f' at {at}' if at else ''}", "problem", missing)
-        if kind == "local":  # the file that the first question would load
+        if kind == LOCAL:  # the file that the first question would load
             yield _tried(f"file of {name}", partial(lambda model: ("ok", str(weights.find(model))), entry.model))
-    ours = [entry for entry in config.models.values() if config.provider_of(entry) == "openai_http"]
-    for model, endpoint in endpoints(config, "openai_http", ours).items():
+    ours = [entry for entry in config.models.values() if config.provider_of(entry) == OPENAI_HTTP]
+    for model, endpoint in endpoints(config, OPENAI_HTTP, ours).items():
         state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
         yield Finding(
             f"address of {model}", state, f"{endpoint.base_url}, with{'' if endpoint.api_key else 'out'} a key"
@@ -190,7 +190,7 @@ def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> st
     """Return which key of a model is missing, or that litellm knows no provider of it; None if neither is so."""
     if key_env := entry.api_key_env or config.provider.api_key_env:
         return None if environment(key_env) is not None else f"the environment variable {key_env} is not set"
-    if provider != "litellm" or entry.api_base or find_spec("litellm") is None:  # `provider` reports that it is missing
+    if provider != LITELLM or entry.api_base or find_spec("litellm") is None:  # `provider` reports that it is missing
         return None
     from cascade.providers.litellm import missing_keys, provider_of
 

@@ -69,7 +69,7 @@ class CascadeConfig(Section):
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     provider: Annotated[ProviderConfig, BeforeValidator(provider_shorthand)] = Field(
-        default_factory=lambda: ProviderConfig(kind="litellm")
+        default_factory=lambda: ProviderConfig(kind=registry.LITELLM)
     )
     guarantee: GuaranteeConfig | None = None
     audits: AuditsConfig | None = None
@@ -106,10 +106,10 @@ class CascadeConfig(Section):
         That is `openai_http` for a decision model at OpenAI or at a known address, where litellm is configured.
         """
         kind, base = entry.provider or self.provider.kind, all(site.api_base for site in entry.sites.values())
-        if kind != "litellm" or entry.decides is None:
+        if kind != registry.LITELLM or entry.decides is None:
             return kind
         known = base or (self.provider.api_base if entry.provider in {None, self.provider.kind} else None)
-        return "openai_http" if known or entry.model.startswith("openai/") or "/" not in entry.model else kind
+        return registry.OPENAI_HTTP if known or entry.model.startswith("openai/") or "/" not in entry.model else kind
 
     def prices(self) -> dict[str, Price | None]:
         """Return every configured model's price: as configured, else from the bundled table, else None."""
@@ -218,15 +218,12 @@ def _model_problems(config: CascadeConfig) -> Iterable[str]:
         yield from (f"{path}.fallbacks: {problem}" for problem in _fallback_problems(config, entry))
         if entry.deployments:
             yield from (f"{path}.deployments{problem}" for problem in _deployment_problems(config, entry))
-        if entry.decides is not None and (kind := config.provider_of(entry)) not in _SPEAK_DECISIONS:
+        if entry.decides is not None and (kind := config.provider_of(entry)) not in registry.DECIDING:
             yield f"{path}.dialect: the provider {kind} does not support {entry.decides}; use dialect: logprobs"
 
 
-_SPEAK_DECISIONS = frozenset({"openai_http", "litellm", "replay", "fake"})
-
-
 def _deployment_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[str]:
-    if config.provider_of(entry) == "local":
+    if config.provider_of(entry) == registry.LOCAL:
         yield ": a local model runs only in this process; leave them out"
     names, price = dict[Any, str | None](), _listed(entry, entry.model)
     for name, site in entry.sites.items():

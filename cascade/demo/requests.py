@@ -117,7 +117,7 @@ def ladder_config(config: CascadeConfig) -> CascadeConfig:
     )
 
 
-def alone(config: CascadeConfig, place: str) -> CascadeConfig:
+def asking_only(config: CascadeConfig, place: str) -> CascadeConfig:
     """Return a configuration in which one of the models answers everything."""
     return config.model_copy(
         update={"strategy": LadderConfig(kind="ladder", models=(place,)), "policy": FixedConfig(kind="fixed")}
@@ -241,7 +241,7 @@ def run_requests(
             ladder = ladder.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
         cascade, guide = (
             stack.enter_context(Orchestrator.from_config(served, providers=providers))
-            for served in (ladder, alone(config, "guide"))
+            for served in (ladder, asking_only(config, "guide"))
         )
         for request in requests:
             yield Outcome(request, cascade.chat(request.chat), guide.chat(request.chat))

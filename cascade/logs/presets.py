@@ -84,6 +84,7 @@ class Preset:
         files: whether each model has a file of its own; if costs are unknown, their order is that of the models.
         runs: whether a model's further answer to the same question belongs to another run.
         flat: whether a row is an episode, with columns for each model.
+        cost_source: where its costs are from, for the column of that name.
         free: the condition under which a cost of 0 is real; if given, others become the tokens' list price.
         models: how the fields of a model end, by column, in a table with columns for each model.
         rows: a query on `raw` that places the rows itself.

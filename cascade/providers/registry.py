@@ -16,8 +16,8 @@ from cascade.providers.base import Provider
 from cascade.registry import Registry, callable_alone
 
 OPENAI_BASE = "https://api.openai.com/v1"
-REPLAY = "replay"
-"""The provider that replays a log, including the calls of verifiers."""
+LITELLM, OPENAI_HTTP, LOCAL, REPLAY, FAKE = "litellm", "openai_http", "local", "replay", "fake"
+"""The built-in kinds. `REPLAY` replays a log, including the calls of verifiers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,24 @@ PROVIDERS: Registry[Factory] = Registry(
     "provider",
     "cascade.providers",
     {
-        "litellm": "cascade.providers.litellm:create",
-        "openai_http": "cascade.providers.openai_http:create",
-        "local": "cascade.providers.local:create",
+        LITELLM: "cascade.providers.litellm:create",
+        OPENAI_HTTP: "cascade.providers.openai_http:create",
+        LOCAL: "cascade.providers.local:create",
         REPLAY: "cascade.providers.replay:create",
-        "fake": "cascade.providers.fake:create",
+        FAKE: "cascade.providers.fake:create",
     },
     callable_alone,
     by_place=True,
 )
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "litellm": (),
-    "openai_http": (),
-    "local": ("context_tokens", "threads"),
+    LITELLM: (),
+    OPENAI_HTTP: (),
+    LOCAL: ("context_tokens", "threads"),
     REPLAY: ("path",),
-    "fake": ("replies",),
+    FAKE: ("replies",),
 }
 """The options of the built-in providers. Any other provider checks its own."""
+DECIDING = frozenset({OPENAI_HTTP, LITELLM, REPLAY, FAKE})  # they pass on the dialects of decision models
 
 
 def create(kind: str, settings: ProviderSettings) -> Provider:

@@ -354,7 +354,7 @@ def network_methods(promise: Promise, settings: NetworkSettings) -> list[Method]
 def methods(log: Log, promise: Promise, networks: NetworkSettings | None = None) -> list[Method]:
     """Return the methods for which a log has the data: the simple ones, the paper's, then `fit`."""
     last = log.width - 1 if log.reference is not None and log.reference.is_last else log.width
-    alone = [at for at in range(last) if _alone(log, at)]
+    alone = [at for at in range(last) if _stands_alone(log, at)]
     playing: list[Method] = [fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
     listed = [name for name, walk in log.baselines.items() if walk.known.any() and not (alone and name == BASE_ONLY)]
     playing += [Recorded(name) for name in listed]
@@ -376,7 +376,7 @@ def methods(log: Log, promise: Promise, networks: NetworkSettings | None = None)
     return [*playing, Fitted()]
 
 
-def _alone(log: Log, at: int) -> bool:
+def _stands_alone(log: Log, at: int) -> bool:
     """Return whether a node is a step of its own that reads no other, so that it can be asked alone."""
     single = np.count_nonzero(log.steps == log.nodes[at].step) == 1
     return bool(single) and (at == 0 or log.nodes[at].reads == ())

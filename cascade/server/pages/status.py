@@ -129,7 +129,7 @@ def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, 
         for call in request
         if call["model"] == guide and call["candidate"] is not None and call["cost_nano_usd"] is not None
     ]
-    alone = round(len(priced) * sum(guides) / len(guides)) if priced and len(guides) >= LEAST_AUDITS else None
+    guide_cost = round(len(priced) * sum(guides) / len(guides)) if priced and len(guides) >= LEAST_AUDITS else None
     served = [pair for request in requests if (pair := _served(request))]
     return {
         "total": len(requests),
@@ -138,7 +138,7 @@ def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, 
         "by_fallback": sum(guide in roles and guide not in models for models, roles in served),
         "spent": sum(priced) if priced or not requests else None,
         "unknown": len(requests) - len(priced),
-        "alone": alone,
+        "guide_cost": guide_cost,
     }
 
 

@@ -292,15 +292,15 @@ KEPT, FIRST = [row(f"kept {number}", "small", 100) for number in range(10)], row
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([], {"total": 0, "spent": 0, "alone": None}),
-        (KEPT + AUDITS, {"total": 30, "audited": 20, "by_cheaper": 30, "spent": 24_000, "alone": 30 * 1_050}),
-        (KEPT + AUDITS[2:], {"total": 29, "alone": None}),  # too few audits
-        ([{**call, "cost_nano_usd": None} for call in KEPT], {"unknown": 10, "spent": None, "alone": None}),
+        ([], {"total": 0, "spent": 0, "guide_cost": None}),
+        (KEPT + AUDITS, {"total": 30, "audited": 20, "by_cheaper": 30, "spent": 24_000, "guide_cost": 30 * 1_050}),
+        (KEPT + AUDITS[2:], {"total": 29, "guide_cost": None}),  # too few audits
+        ([{**call, "cost_nano_usd": None} for call in KEPT], {"unknown": 10, "spent": None, "guide_cost": None}),
         (
             [call | {"cost_nano_usd": call["cost_nano_usd"] if call["model"] == "large" else None} for call in AUDITS],
-            {"unknown": 20, "spent": None, "alone": None},
+            {"unknown": 20, "spent": None, "guide_cost": None},
         ),
-        (AUDITS[::2] + AUDITS[1::2], {"total": 20, "spent": 23_000, "alone": 20 * 1_050}),  # rows in any order
+        (AUDITS[::2] + AUDITS[1::2], {"total": 20, "spent": 23_000, "guide_cost": 20 * 1_050}),  # rows in any order
         ([FIRST, row("a", "large", 1)], {"by_cheaper": 0, "by_fallback": 0}),
         ([FIRST, row("a", "middle", 1)], {"by_cheaper": 1, "by_fallback": 0}),
         ([FIRST, row("a", "spare", 1, source="large")], {"by_cheaper": 0, "by_fallback": 1}),
