@@ -22,7 +22,7 @@ from cascade.plans.nodes import Plan
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard, Middleware
 from cascade.records.link import LATE_S
-from cascade.resilience.event_loop import SAYS, SETTLE_S, Deadline, Halt, in_thread
+from cascade.resilience.event_loop import SETTLE_S, STOPPED, Deadline, Halt, in_thread
 from cascade.safety import defuse
 from cascade.text import counted
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
@@ -379,7 +379,7 @@ class Runtime:
     def guard(self, request: Request, key: str | None = None) -> Guard | Middleware:
         """Return the guard that makes a call for a key of the server: the model's, wrapped in spans and caps."""
         if self.halt.stopped:  # reached by code that could not be cancelled
-            raise ClosedError(SAYS)
+            raise ClosedError(STOPPED)
         guard = self._spanned[request.model]
         return guard if self.spending is None else self.spending.over(guard, key, self.halt if self.finishes else None)
 

@@ -100,14 +100,14 @@ def fit(
     refuse(wrong + kind_problems(FitSettings, "a FitSettings, as in FitSettings(seed=1)", settings=settings))
     problems, options = Problems(), LogOptions.of(log)
     if output is not None:
-        problems.of(lambda: _check_output(Path(output), force=force))
-    configured = None if config is None else problems.of(lambda: _config(config))
+        problems.catch(lambda: _check_output(Path(output), force=force))
+    configured = None if config is None else problems.catch(lambda: _config(config))
     if promise.rate < 1:
         options = options._replace(label_rate=promise.rate)
-    reading = problems.of(lambda: read_log(options, promise.kind, tell))
+    reading = problems.catch(lambda: read_log(options, promise.kind, tell))
     if reading is not None and configured is not None:
-        problems.of(lambda: _check_prices(reading, configured))
-    earlier = problems.of(lambda: _directory(settings))
+        problems.catch(lambda: _check_prices(reading, configured))
+    earlier = problems.catch(lambda: _directory(settings))
     problems.refuse()
     assert reading is not None  # noqa: S101 - else there was a problem
     datasets = datasets_for(reading, promise.kind)

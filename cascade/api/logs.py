@@ -275,7 +275,7 @@ class Problems:
     def __init__(self) -> None:
         self._errors: dict[str, CascadeError] = {}
 
-    def of(self, make: Callable[[], _T]) -> _T | None:
+    def catch(self, make: Callable[[], _T]) -> _T | None:
         """Call `make` and return its result; record a mistake of the user and return None. Other errors are raised."""
         try:
             return make()

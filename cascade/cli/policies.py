@@ -193,9 +193,9 @@ def _promised(log: str, kind: str, risk: float, confidence: float | None, rate: 
 
     problems, rules = Problems(), kind_of(kind)
     confidence = CONFIDENCE if confidence is None and rules is not None and not rules.of_set else confidence
-    promise = problems.of(lambda: Promise(kind, risk, confidence, rate))
+    promise = problems.catch(lambda: Promise(kind, risk, confidence, rate))
     if promise is None:
-        problems.of(lambda: check_there(log))
+        problems.catch(lambda: check_there(log))
     problems.refuse()
     assert promise is not None  # noqa: S101 - else there was a problem
     return promise

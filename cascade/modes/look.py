@@ -207,15 +207,15 @@ def _proven(
     lengths = certifies.turns.lengths
     proof = Proof.best(modes.risk, look.level, lengths.size, chooses.turns.lengths)
     page |= {"losses_allowed": max(0, proof.allowed(lengths))}
-    lenient = _lenient(policy, chooses, certifies, proof, promise_of(modes))
-    if lenient is None:
+    passing = _passing_threshold(policy, chooses, certifies, proof, promise_of(modes))
+    if passing is None:
         raise UsageError("too many requests are lost at the strictest threshold")
-    page |= {"losses": int(np.count_nonzero(lenient.replay.lost))}
-    page |= {"threshold": lenient.kappa} if np.isfinite(lenient.kappa) else {}
-    page |= _saving(certifies, lenient, page["audit"])
+    page |= {"losses": int(np.count_nonzero(passing.replay.lost))}
+    page |= {"threshold": passing.kappa} if np.isfinite(passing.kappa) else {}
+    page |= _saving(certifies, passing, page["audit"])
     if page["saving_usd"] <= 0:
         raise UsageError("with the cost of audits the policy is no cheaper than the guide")
-    return lenient.kappa
+    return passing.kappa
 
 
 def unseen(look: Look, modes: ModesConfig, drawn: Sequence[Draw], why: str) -> LookResult:
@@ -246,9 +246,9 @@ def _chosen(conversations: Conversations, modes: ModesConfig, audit: float) -> P
         tries, policy = conversations if member.rows is None else conversations.take(member.rows), member.make()
         lengths = tries.turns.lengths
         proof = Proof.best(modes.risk, CHOOSES, lengths.size, lengths)
-        lenient = _lenient(policy, tries, tries, proof, promise_of(modes))
-        if lenient is not None and tries.log.priced.any():
-            saving = _saving(tries, lenient, audit)["saving_usd"]
+        passing = _passing_threshold(policy, tries, tries, proof, promise_of(modes))
+        if passing is not None and tries.log.priced.any():
+            saving = _saving(tries, passing, audit)["saving_usd"]
             best, most = (policy, saving) if saving > most else (best, most)
     return best
 
@@ -258,7 +258,7 @@ def promise_of(modes: ModesConfig) -> Promise:
     return Promise("agreement", modes.risk, modes.confidence)
 
 
-def _lenient(
+def _passing_threshold(
     policy: Policy, others: Conversations, conversations: Conversations, proof: Proof, promise: Promise
 ) -> PassingThreshold | None:
     """Return the most lenient threshold, of those that other conversations give, that passes on these."""
@@ -280,12 +280,12 @@ def stops_of(policy: Policy, log: Log, promise: Promise) -> Callable[[float], St
     return at
 
 
-def _saving(conversations: Conversations, lenient: PassingThreshold, audit: float) -> dict[str, float]:
+def _saving(conversations: Conversations, passing: PassingThreshold, audit: float) -> dict[str, float]:
     """Return the share of requests that a cheaper model answers, and a request's guide cost and saving after audits.
 
     The first turn that the guide answers after a kept one pays the prompt in full: its cache lacks that turn.
     """
-    log, turns, (_, stops, replay) = conversations.log, conversations.turns, lenient
+    log, turns, (_, stops, replay) = conversations.log, conversations.turns, passing
     priced = (turns.row >= 0) & log.priced[turns.row]
     row, since = turns.row[priced], replay.since[priced]
     guide, every = log.cost_nano_usd[row, -1].astype(np.float64), log.cost_nano_usd[row].sum(axis=1)

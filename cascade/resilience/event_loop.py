@@ -34,7 +34,7 @@ _CLOCK_S = 0.002
 """libuv counts whole milliseconds, so a timer may fire up to one too early."""
 SETTLE_S = 2.0
 """The longest wait of `close` and Ctrl-C for cancelled calls; a user's own provider may not react."""
-SAYS = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
+STOPPED = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
 NOT_BEGUN = "no call was under way"
 """The argument of a `CancelledError` that came while a call waited to begin, so that nothing can be billed."""
 
@@ -110,13 +110,13 @@ class Halt:
         number = next(self._numbers)
         with self._changed:
             if self.stopped:
-                raise ClosedError(SAYS)
+                raise ClosedError(STOPPED)
             self._cancels[number] = stop
         try:
             yield
         except asyncio.CancelledError:
             if cancelled and task.uncancel() <= before:
-                raise ClosedError(SAYS) from None
+                raise ClosedError(STOPPED) from None
             raise
         finally:
             ended = True
@@ -303,7 +303,7 @@ class _Entered(Generic[_T]):
         try:
             return cast("asyncio.Task[_T]", self._task).result()
         except asyncio.CancelledError:
-            raise ClosedError(SAYS) from None
+            raise ClosedError(STOPPED) from None
 
     def leave(self) -> None:
         """Cancel it if it has not ended, and give it a moment to do so."""
@@ -398,7 +398,7 @@ async def on_loop(call: Coroutine[Any, Any, _T], timeout_s: float) -> _T:
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and not task.cancelling() and future.cancelled():
-            raise ClosedError(SAYS) from None
+            raise ClosedError(STOPPED) from None
         raise
     finally:
         future.cancel()
@@ -433,7 +433,7 @@ async def items_on_loop(items: AsyncGenerator[_T, None], timeout_s: float) -> As
                 release()
                 yield cast("_T", item)
             elif future.cancelled():
-                raise ClosedError(SAYS)
+                raise ClosedError(STOPPED)
             else:
                 future.result()
                 return

@@ -158,18 +158,18 @@ def fail(error: CascadeError) -> None:
 
 def test_problems_are_listed_once_each_and_their_own_lists_are_set_in():
     problems = Problems()
-    assert problems.of(lambda: 3) == 3
+    assert problems.catch(lambda: 3) == 3
     problems.refuse()  # nothing is wrong yet
     for _ in range(2):
-        problems.of(lambda: fail(ConfigError(["models: missing"], "cascade.yaml")))
+        problems.catch(lambda: fail(ConfigError(["models: missing"], "cascade.yaml")))
     with pytest.raises(ConfigError, match="missing"):
         problems.refuse()
-    problems.of(lambda: fail(UsageError("alpha is 2.")))
+    problems.catch(lambda: fail(UsageError("alpha is 2.")))
     with pytest.raises(UsageError) as refused:
         problems.refuse()
     assert [line.strip(" -") for line in str(refused.value).splitlines()][-2:] == ["models: missing", "alpha is 2."]
     with pytest.raises(NotCertifiedError):  # which is no wrong call
-        problems.of(lambda: fail(NotCertifiedError("too few")))
+        problems.catch(lambda: fail(NotCertifiedError("too few")))
 
 
 # --- fit ---
