@@ -97,14 +97,6 @@ def test_f67_a_key_in_the_settings_is_refused_with_advice(bench):
         assert KEY not in "\n".join(found)
 
 
-@each("value", [PLAIN_KEY, ["a"], {"env": "X"}])
-@each("place", ["model.api_key", "provider.token", "provider.password"])
-def test_f67_a_key_of_any_type_is_refused(place, value):
-    found = problems(_with_key(place, value))
-    assert any(line.startswith(f"{'models.base' if place[0] == 'm' else 'provider'}.") for line in found)
-    assert PLAIN_KEY not in "\n".join(found)
-
-
 @each(
     "address",
     [f"http://h/v1?key={KEY}", f"http://user:{PLAIN_KEY}@h/v1", "http://h/v1?key=AIzaSyA12345678901234567890"],

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from steps import superlinear
 
 from cascade.errors import BudgetExceededError, ConfigError, StreamInterruptedError
-from cascade.types import Answer, TextDelta
+from cascade.types import Answer
 
-from .bench import PROVIDERS, SMALL_COST, Bench
+from .bench import PROVIDERS, SMALL_COST
 from .bodies import QUESTION, chat, choice
 
 LADDER = {"kind": "ladder", "models": ["base"]}
@@ -133,17 +132,6 @@ PARTIAL = "Reasoning: It is on t"
 """The first three pieces of seven characters."""
 
 
-def _told(events: list[Any]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta) and event.role != "guide")
-
-
-def _streamed(bench: Bench, mode: str, provider: str = "openai_http") -> tuple[str, Answer]:
-    """Return what was written on the way, and the answer."""
-    *events, answer = bench.alone(mode, provider).stream(QUESTION, raw=True)
-    assert isinstance(answer, Answer)
-    return _told(events), answer
-
-
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ["stream_reset", "stream_no_finish", "stream_finish_error", "stream_error_in_choice"])
 def test_f26_f27_what_came_of_a_broken_stream_is_kept(bench, mode, provider):
@@ -158,20 +146,6 @@ def test_f26_the_part_that_came_stands_in_the_trace(bench):
     assert isinstance(answer, Answer)
     assert answer.text == "Danube"
     assert PARTIAL in json.dumps(answer.to_dict())
-
-
-@pytest.mark.parametrize("mode", ["stream_text_after_finish", "stream_text_after_done", "stream_two_choices"])
-def test_f27_f30_neither_what_comes_after_the_end_of_a_stream_nor_a_second_choice_is_served(bench, mode):
-    told, answer = _streamed(bench, mode)
-    assert "Elbe" not in told
-    assert answer.text == "Danube"
-    assert answer.cost_nano_usd == SMALL_COST
-
-
-def test_f29_every_piece_of_a_stream_can_be_shown(bench):
-    told, answer = _streamed(bench, "stream_odd_characters")
-    assert b"\x00" not in told.encode()
-    json.dumps(answer.to_dict(), ensure_ascii=False).encode()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -24,7 +24,7 @@ from cascade.errors import (
     RefusedError,
     StreamInterruptedError,
 )
-from cascade.types import Call
+from cascade.types import Call, TextDelta
 
 from .bench import KEY, PROVIDERS, SMALL_COST, Bench
 from .bodies import QUESTION
@@ -206,7 +206,9 @@ def called(
             asked = ChatRequest([{"role": "user", "content": question}], {"tools": TOOLS})
             answer = list(orchestrator.stream(asked))[-1] if way == "stream" else orchestrator.chat(asked)
             return written_out(answer.message), answer.calls[0], ""
-        answer = list(orchestrator.stream(question))[-1] if way == "stream" else orchestrator.ask(question)
+        *events, answer = orchestrator.stream(question, raw=True) if way == "stream" else [orchestrator.ask(question)]
+        told = "".join(event.text for event in events if isinstance(event, TextDelta))
+        assert way == "ask" or mode == "huge" or told == answer.calls[0].completion.text
     except CascadeError as error:
         return type(error), error.calls[0], f"{error!r} {vars(error)}"
     written = json.dumps(answer.to_dict(), ensure_ascii=False).encode()
@@ -245,6 +247,7 @@ def check(bench: Bench, mode: str, provider: str = "openai_http", way: str = "as
         assert found == ends, words
     elif isinstance(ends, str):
         assert mode == "huge" or (isinstance(found, str) and ends.removeprefix("D") in found), (found, words)
+        assert ("Elbe" in found) is (ends == "Elbe"), "a second choice, or what comes after the end"
     else:
         assert found is ends, words
     assert (bill(call, COSTS.get(mode, SMALL_COST)), count) == (billed, requests)

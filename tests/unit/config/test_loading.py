@@ -206,7 +206,8 @@ def model(**settings: Any) -> dict[str, Any]:
         ({"traces": 5}, "traces", "not 5"),
         # keys
         ({"provider": {"kind": "fake", "options": {"replies": {"a": ["sk-abcdefghijklmnop"]}}}}, "provider.options.replies.a[0]", "key"),
-        *((model(api_key=value), "models.base.api_key", "api_key_env") for value in ("sk-abcdefghijklmnop", "short", 9, None)),
+        *((model(api_key=value), "models.base.api_key", "api_key_env") for value in ("sk-abcdefghijklmnop", "short", 9, None, ["short"], {"env": "X"})),
+        *(({"provider": {"kind": "openai_http", name: value}}, f"provider.{name}", "api_key_env") for name in ("token", "password") for value in ("short", ["short"], {"env": "X"})),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_problem_with_its_path_and_the_word_meant(settings, path, named):

@@ -129,16 +129,6 @@ def test_a_good_payload_says_everything():
     assert made == Completion("Danube", "stop", Usage(10, 2), None, "small", "req-1", 0.25, ())
 
 
-# --- errors that come with status 200 ---
-
-
-def test_an_error_inside_repeats_no_secret():
-    with pytest.raises(AuthenticationError) as caught:
-        read_completion({"error": {"message": "bad key hunter2", "code": 401}}, request(), 0.0, ("hunter2",))
-    assert "hunter2" not in str(caught.value)
-    assert "bad key [redacted]" in str(caught.value)
-
-
 @each(
     "error, status",
     [
@@ -176,9 +166,6 @@ def test_of_several_choices_the_lowest_index_counts(choices):
     notes: list[str] = []
     found = first_choice(choices, notes)
     assert (found and found["message"]["content"], figures(notes)) == ("a", [[len(choices), 1]])
-
-
-# --- refusals ---
 
 
 # --- usage ---
