@@ -282,6 +282,7 @@ class _CallTable:
         shape = self.n, self.horizon * width
         row_of_step, step = self.row_of[self.bought.episode], self.bought.step
         node = (self.step - 1) * width + self.place
+        answer = self._numbered(shape, node, comparable=comparable)  # before the other columns take memory
         right, confidence = np.full(shape, np.nan), np.full(shape, np.nan)
         right[self.row, node] = calls.right[self.answer]
         confidence[self.row, node] = calls.confidence[self.answer]
@@ -290,9 +291,9 @@ class _CallTable:
         mine = np.flatnonzero(row_of_step[self.bought.step_of] >= 0)
         paid, of_step = self.bought.calls[mine], self.bought.step_of[mine]
         row, last = row_of_step[of_step], step[of_step] * width - 1
-        own, candidate = self.own[column["source"][paid]], column["candidate"][paid]
-        unplaced = np.where(calls.flags["answers"][paid], 0, width - 1)
-        at = (step[of_step] - 1) * width + np.where(own >= 0, own, np.where(candidate < 0, unplaced, candidate))
+        own, at = self.own[column["source"][paid]], column["candidate"][paid]
+        at = np.where(own >= 0, own, np.where(at < 0, np.where(calls.flags["answers"][paid], 0, width - 1), at))
+        at += (step[of_step] - 1) * width
         cost = summed(column["cost"][paid], row * shape[1] + at, shape[0] * shape[1]).reshape(shape)
         signals = dict[str, Floats]()
         for name, values in sorted(calls.signals.items()):
@@ -308,7 +309,7 @@ class _CallTable:
                 ends = row_of_step[self.steps], step[self.steps] * width - 1
                 signals[name][ends] = np.where(tokens >= 0, tokens, np.nan)
         return {
-            "answer": self._numbered(shape, node, comparable=comparable),
+            "answer": answer,
             "right": right,
             "cost_nano_usd": cost,
             "bought": np.repeat(bought, width, axis=1),

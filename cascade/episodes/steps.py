@@ -72,7 +72,7 @@ class Bought:
             low, high = np.searchsorted(column["episode"][every], [number, number + 1]).tolist()
             out[low:high] = np.isin(column["step"][every[low:high]], list(refused))
             stood_in[number] = answers[every[low:high][out[low:high]]].any()
-        chosen = every[~out]
+        chosen = every[~out] if out.any() else every
         episode, step = column["episode"][chosen], column["step"][chosen]
         opens = np.append(True, (episode[1:] != episode[:-1]) | (step[1:] != step[:-1]))[: chosen.size]
         step_of, starts = np.cumsum(opens) - 1, np.flatnonzero(opens)

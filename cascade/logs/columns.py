@@ -168,7 +168,7 @@ def _features(size: int, pieces: Iterable[Sequence[tuple[Any, ...]]]) -> dict[st
         requests = [request_of(chat) if chat else None for chat in chats]
         for name, values in asked_numbers(texts, contexts, requests).items():
             features[name][at] = values
-    return dict(features)
+    return {name: _compact(values) for name, values in features.items()}
 
 
 _COUNTS = dict.fromkeys(("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens"), MAX_WHOLE)
@@ -256,19 +256,19 @@ def calls_in(duck: Duck, query: str) -> Calls:
             int(at): schema.refused_steps({"signals": json.loads(signals)})
             for at, (signals,) in zip(np.flatnonzero(arrays["failed"]), failing, strict=True)
         },
-        {name: _compact(arrays.pop(name)) for name in COLUMNS},
+        {name: _compact(arrays.pop(name).astype(np.int64)) for name in COLUMNS},
         {name: np.asarray(arrays[name]) for name in FLAGS},
         np.asarray(arrays["right"]),
-        np.asarray(arrays["confidence"]),
+        _compact(arrays["confidence"]),
         {name: np.asarray(arrays[f"signal {at}"]) for at, name in enumerate(measured)},
         bool(duck.value("SELECT count(*) FROM log WHERE gold <> '[]'")),
     )
 
 
-def _compact(values: Ints) -> Ints:
-    """Return numbers as int64; if they are all equal, they take no memory."""
-    same = values.size > 0 and bool((values == values[0]).all())
-    return np.broadcast_to(np.int64(values[0]), values.shape) if same else np.asarray(values, dtype=np.int64)
+def _compact(values: Floats | Ints) -> Any:
+    """Return numbers; if they are all equal, or all NaN, they take no memory."""
+    bits = values.view(np.int64)
+    return np.broadcast_to(values[0], values.shape) if bits.size and (bits == bits[0]).all() else values
 
 
 # `answer_key` in SQL for answers of letters, digits and blanks; other answers are passed to Python.
