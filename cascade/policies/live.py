@@ -176,9 +176,8 @@ class LivePolicy:
         by_call = scores.order is not None
         newest_alone = isinstance(rule, Uala) or (scores.serve is None and not isinstance(rule, Prompted))
         single = self.single and newest_alone and scores.keep is None and not by_call
-        learned = {"single": single, "by_call": by_call, "nodes": nodes, "reads": rule.reads}
-        learned |= {"columns": rule.columns, "_layout": layout_of(nodes)}
-        for name, value in learned.items():
+        derived = {"single": single, "by_call": by_call, "nodes": nodes, "reads": rule.reads, "columns": rule.columns}
+        for name, value in (derived | {"_layout": layout_of(nodes)}).items():
             object.__setattr__(self, name, value)
         if rule.nodes is not None and len(self.plan) > len(layout_of(self.plan)):
             raise UsageError("The policy takes a part of the plan, whose steps buy several nodes at once.")

@@ -95,8 +95,8 @@ async def events(script: Any, *, stream: bool = True, policy: Any = None, model:
     config = CONFIG if policy is None else {**CONFIG, "policy": policy}
     async with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as served:
         asked = ChatRequest(ASK, fields)
-        started = served.runtime.start(asked, AskOptions(model=model))
-        found = [event async for event in started.served()] if stream else [await started.answer()]
+        pending = served.runtime.start(asked, AskOptions(model=model))
+        found = [event async for event in pending.served()] if stream else [await pending.answer()]
     *texts, answer = found
     assert isinstance(answer, Answer)
     assert all(isinstance(one, TextDelta) for one in texts)

@@ -157,8 +157,8 @@ async def test_where_no_step_gives_an_answer_nothing_is_served(stream):
         async def answers() -> AsyncGenerator[Answer, None]:
             yield replace(answer, text=None, answers=(), stopped="horizon")
 
-        started: Any = SimpleNamespace(answer=lambda: anext(answers()), served=answers)
-        served.runtime.start = lambda *_, **__: started  # type: ignore[method-assign]
+        pending: Any = SimpleNamespace(answer=lambda: anext(answers()), served=answers)
+        served.runtime.start = lambda *_, **__: pending  # type: ignore[method-assign]
         response = await client.post(CHAT, json={**BODY, "stream": stream})
     assert (response.status_code, response.json()["error"]["code"]) == (422, "no_answer")
 

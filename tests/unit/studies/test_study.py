@@ -175,7 +175,7 @@ def test_random_takes_each_action_as_often_and_the_same_again(log, shares):
 
 
 @pytest.mark.parametrize("promise", [REGRET, COVERAGE])
-def test_a_tuned_way_serves_one_answer_within_the_risk_where_it_can(promise):
+def test_a_tuned_method_serves_one_answer_within_the_risk_where_it_can(promise):
     log = rounds(300)
     played = Chosen("UALA", partial(tuned, Uala()), single=True).prepare(log, promise, 0)(log)
     every = rooms.play(Uala(), -np.inf, log, promise, single=True)
