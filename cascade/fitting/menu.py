@@ -5,8 +5,8 @@ probability 1 − δ, and any request may be used to choose among them. Losses a
 level (`certify.spent`); what it leaves, which depends only on the number of requests, goes to the next member.
 
 The learned rule comes last. If a score says how good an answer is, the rule has a twentieth of the level, which takes
-next to nothing from the simple tests; if only the length of a reply is known, or nothing, it has four fifths. A pair
-without such a score also has a random choice: some signals mislead, and no log should cost more with than without them.
+next to nothing from the simple tests; if only the length of a reply is known, it has three quarters; if nothing, four
+fifths. Some signals mislead: unless it learns beside a length, a pair without such a score also has a random choice.
 
 Reference: `design/path.md`; the union bound.
 """
@@ -27,8 +27,8 @@ from cascade.conformal.promise import Promise
 from cascade.policies.policy import LEARNED, TIE, Policy, Random, Threshold, known_score, tie_of
 from cascade.table import Ints, Log
 
-BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
-"""The learned rule's share of the level, beside tests of a score and beside weaker tests (`design/results.md`)."""
+BESIDE_SCORE, BESIDE_LENGTH, BESIDE_CHANCE = 0.05, 0.75, 0.8
+"""The learned rule's share of the level, beside tests of a score, of a length, and of chance (`design/results.md`)."""
 CHANCE, CHANCE_BESIDE_SCORE = "random choice", 0.2
 """A random choice, and its share if another plan has a score: a misleading judge should not cost more than chance."""
 LEAST = 100
@@ -119,18 +119,18 @@ def menu(calibration: Log, training: Log, promise: Promise, level: float) -> lis
     """
     rows = np.flatnonzero(~calibration.in_groups(set(training.groups)))
     score, enough = known_score(calibration), np.count_nonzero(training.bought.all(axis=1)) >= LEAST and rows.size
-    weak, simple = score is None or score.signal == TIE, partial(simple_members, calibration, chance=True)
+    by_length, simple = score is not None and score.signal == TIE, partial(simple_members, calibration, chance=True)
     if not enough or not calibration.decides.all():
         return simple()
     from cascade.policies.learned import MOST_NODES, learn
 
     if not 2 <= calibration.width <= MOST_NODES:
         return simple()
-    share = BESIDE_LENGTH if weak else BESIDE_SCORE
+    share = BESIDE_LENGTH if by_length else BESIDE_CHANCE if score is None else BESIDE_SCORE
     allowed_losses = most_losses(rows.size, promise.tested_risk, level * share) or 0
     allowed = max(allowed_losses / rows.size, promise.tested_risk / 3)
     return [
-        *simple(1 - share),
+        *simple(1 - share, chance=not by_length),
         Member(LEARNED, share, lambda: learn(training, promise.rules, allowed), rows),
     ]
 
