@@ -157,13 +157,13 @@ class CascadeConfig(Section):
         """
         if self.modes is None:
             return None
-        if (url := _store("modes", self.modes) or self.traces_url) is None:
+        if self.traces_url is None:
             raise ConfigError(
                 ["modes: drawn requests are kept in the traces, which are off; give them a store: traces"]
             )
         if self.traces is not None and self.traces.content == "none":
             raise ConfigError(["modes: the answers of drawn requests are compared; set traces.content: full"])
-        return url
+        return _store("modes", self.modes) or self.traces_url
 
     @property
     def traces_url(self) -> str | None:

@@ -36,6 +36,7 @@ from cascade.errors import ConfigError, UsageError
 from cascade.files import REPAIR, content, json_bytes, json_of, unwritten, write_whole
 from cascade.policies.policy import POLICIES, Policy
 from cascade.registry import Registry, subclass_of
+from cascade.safety import open_regular
 from cascade.table import Log, Node
 
 FORMAT = "1.0"
@@ -325,8 +326,8 @@ def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str
     for by, names in (("audits", "id"), ("canaries", "data_sha256")):
         for mark in (_mark(folder, getattr(certificate, names)) for certificate in certificates):
             if mark.exists():
-                with suppress(OSError):  # a mark counts even if it cannot be read, or is half written
-                    return by, mark.read_text("utf-8", "replace") or "it was withdrawn"
+                with suppress(ConfigError):  # a mark counts even if it cannot be read, or is half written
+                    return by, content(mark).decode("utf-8", "replace") or "it was withdrawn"
                 return by, "it was withdrawn"
     return None
 
@@ -342,7 +343,7 @@ def audits_on_record(folder: str | Path, certificate: str, begin: int) -> tuple[
 
     A line that a killed process left half written is skipped. Raises OSError if the record cannot be read.
     """
-    with suppress(FileNotFoundError), _mark(folder, certificate, "audits").open("rb") as file:
+    with suppress(FileNotFoundError), open_regular(_mark(folder, certificate, "audits")) as file:
         file.seek(begin)
         text = file.read()
         text = text[: text.rfind(b"\n") + 1]

@@ -107,6 +107,7 @@ class Guard:
         sleep: waits some seconds; tests pass their own.
         secrets: keys that no error may repeat.
         shared: whether callers retry themselves, as a server's clients do (`Health`).
+        quotes: whether the log may have what providers write about errors, in which a request's text may be.
         refuses: what cascade must not add to a model's requests (`fields.REFUSABLE`), by the model's name.
         pace: the limits of a stream; None: `per_call_s` for each.
         deployments: for each model that has several, their weights by their names.
@@ -123,6 +124,7 @@ class Guard:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
     shared: bool = False
+    quotes: bool = True
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     pace: Pace | None = None
     deployments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -169,7 +171,7 @@ class Guard:
         if (task := asyncio.current_task()) is not None and task.cancelling():  # it turned that into an error
             raise asyncio.CancelledError from None
         failed = f"{request.model} failed: {raised_by(self.provider, error)}"
-        self._warn(request.model, f"{failed}: {quote(error, self.secrets)}")
+        self._warn(request.model, f"{failed}: {quote(error, self.secrets)}" if self.quotes else failed)
         raise ProviderUnavailableError(f"{failed}; the log has its text.", max_retries=0, **about) from None
 
     async def _wait(self, tries: _Tries, error: ProviderError) -> None:
@@ -300,7 +302,8 @@ class Guard:
             health.failed(error, lost=request.deployment is not None and error.another_may_answer)
         if self.shared and health.outage(warned_before=request.site in self._warned):
             self._warned.add(request.site)
-            logger.warning("calls to %s fail: %s", request.site, error)
+            plain = f"{type(error).__name__}, status {error.status or 'unknown'}. {error.advice}"
+            logger.warning("calls to %s fail: %s", request.site, error if self.quotes else plain)
         return health
 
     def _begun(self, request: Request, deadline: Deadline, limit_s: float, whole_s: float) -> _Tries:

@@ -32,7 +32,7 @@ from cascade.server.chat import Cascade, HttpExchange, Scope, Send, answer_chat
 from cascade.server.dialects import ChatCompletions, Dialect, encoded
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
-from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
+from cascade.server.errors import GatewayError, Refusal, refusal_of
 from cascade.server.feedback import endpoint
 from cascade.server.metrics import CONTENT_TYPE, CountedGuard, Instruments, Metrics, family, labelled, total
 from cascade.server.pages import Pages, needs_no_key
@@ -78,9 +78,10 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
     """Return what serves the requests of one configuration. Raises as `application` does."""
     runtime = orchestrator.runtime
     runtime.wrap(partial(CountedGuard, metrics, runtime.config.prices()))
-    runtime.finishes = True
+    runtime.finishes, traces = True, runtime.config.traces
     for guard in runtime.guards.values():
         guard.shared, guard.retried, guard.tried = True, metrics.retried, metrics.tried
+        guard.quotes = traces is not None and traces.content == "full"
     if (service := runtime.service) is not None:
         if service.covers_no_chat:
             logger.warning(
@@ -233,6 +234,8 @@ class Edge:
         self._by_name = {cascade.catalog.name: cascade for cascade in self.cascades}
         self._app = Router(self._routes(), redirect_slashes=False)
         self.life, self.tasks, self._under_way, self._ready = self._living(), list[asyncio.Task[None]](), 0, False
+        for modes in self._modes:
+            modes.begin()
 
     def _routes(self) -> list[Route]:
         routes = [
@@ -290,7 +293,9 @@ class Edge:
         return shared + texts[0] if len(texts) == 1 else total([shared, *map(labelled, texts, self._by_name)])
 
     async def _metrics(self, _: Request) -> Response:
-        return Response(await self._tools.whole(await self._counted()), headers={"content-type": CONTENT_TYPE})
+        text, peers = await self._counted(), self._tools.peers
+        text = text if peers is None else await asyncio.to_thread(peers.total, text)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def _models(self, request: Request) -> Response:
         allowed = request.scope["exchange"].visit.limits.models
@@ -390,7 +395,7 @@ class Edge:
                 return refusal_of(GatewayError(504, f"No answer within {limit_s:g} s.", code="request_timeout"))
             logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))
             _let_go(error)
-            return unexpected()
+            return refusal_of(GatewayError(500, "The gateway failed. See its log.", code="internal_error"))
         return None
 
     def _admit(self, scope: Scope) -> None:

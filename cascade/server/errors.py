@@ -105,11 +105,6 @@ def refusal_of(error: CascadeError | GatewayError) -> Refusal:
     return _refusal(GatewayError(status, message, code=code, param=param, retry_after_s=wait_s), again=again)
 
 
-def unexpected() -> Refusal:
-    """Return the response to an unexpected error, which is a bug in cascade; it contains no details of the error."""
-    return _refusal(GatewayError(500, "The gateway failed. See its log.", code="internal_error"), again=False)
-
-
 def _refusal(error: GatewayError, *, again: bool) -> Refusal:
     """Build an error response. OpenAI's client libraries obey `x-should-retry` before the status."""
     status, code, message, param = error.status, error.code, str(error), error.param and error.param[:_LONGEST_PARAM]

@@ -255,7 +255,8 @@ def run(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        instruments.close()
+        if instruments.access is not None:
+            instruments.access.close()
         for name in _LOGGERS:
             logging.getLogger(name).removeFilter(throttle)
     runtimes = {cascade.catalog.name: cascade.runtime for cascade in gateway.edge.cascades}

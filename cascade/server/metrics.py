@@ -14,8 +14,8 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -293,22 +293,18 @@ class CountedGuard(Middleware):
         super().__init__(guard)
         self._metrics, self._prices = metrics, prices
 
-    def around(self, request: Request, deadline: Deadline) -> _Counting:  # noqa: ARG002
-        """Return a context manager that counts a call when it has ended."""
-        return _Counting(self._metrics, request, self._prices.get(request.model))
-
-
-class _Counting:
-    def __init__(self, metrics: Metrics, request: Request, price: Price | None) -> None:
-        self._metrics, self._request, self._price, self._began_s = metrics, request, price, time.monotonic()
-        self._replies = list[Completion]()
-
-    async def __aenter__(self) -> list[Completion]:
-        return self._replies
-
-    async def __aexit__(self, _: object, failure: BaseException | None, __: object) -> None:
-        took_s, reply = time.monotonic() - self._began_s, self._replies[0] if self._replies else None
-        self._metrics.count_call(self._request, took_s, reply, failure, self._price)
+    @asynccontextmanager
+    async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
+        """Count a call when it has ended."""
+        replies, failure, began_s = list[Completion](), None, time.monotonic()
+        try:
+            yield replies
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            took_s, reply = time.monotonic() - began_s, replies[0] if replies else None
+            self._metrics.count_call(request, took_s, reply, failure, self._prices.get(request.model))
 
 
 class AccessLog:
@@ -397,15 +393,6 @@ class Instruments:
     def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
         """Return what runs beside the requests; `counted` returns the counts of this process."""
         return [self.counts[0].watch_loop(), *([] if self.peers is None else [self.peers.tell(counted)])]
-
-    async def whole(self, text: str) -> str:
-        """Return the counts of all workers; `text` are those of this process."""
-        return text if self.peers is None else await asyncio.to_thread(self.peers.total, text)
-
-    def close(self) -> None:
-        """Write the access log's queued lines, and close it."""
-        if self.access is not None:
-            self.access.close()
 
 
 def of_reloads(reloads: Mapping[str, int]) -> str:

@@ -105,9 +105,8 @@ class Modes:
         self._orchestrator = orchestrator
         self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s, url or "")
         self.store = ModeStore.shared(url or "", self.link.limit_s)
-        _, self._secret = self.store.begin(self.cascade)
+        self.state, self._secret = self.store.begin(self.cascade)
         self._observes = digest(made_for(runtime.config))
-        self.state = self.store.change(self.cascade, lambda state: state.observing(self._observes, now_iso()))
         self.counted: Counter[str] = Counter()
         self._loaded: int | None = None
         self._void: str | None = None
@@ -116,6 +115,10 @@ class Modes:
         self._drawn = dict[str, int]()  # by trace, the length of the request of each row under way
         self._room, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._stopping = False
+
+    def begin(self) -> None:
+        """Observe this configuration from now on: nothing refuses it any more."""
+        self.state = self.store.change(self.cascade, lambda state: state.observing(self._observes, now_iso()))
 
     # --- before the response ---
 
@@ -245,7 +248,7 @@ class Modes:
         try:
             whole = await whole_of(self._orchestrator.runtime, turn, turn.answer)
             failed = [call for call in whole.calls if call.error]
-            why = f"the call of {failed[0].request.model} failed: {failed[0].error}" if failed else None
+            why = f"the call of {failed[0].request.model} failed with {failed[0].error}" if failed else None
         except CascadeError as error:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
@@ -283,6 +286,8 @@ class Modes:
         """
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
         if why is not None:
+            if not all(guard.quotes for guard in self._orchestrator.runtime.guards.values()):
+                why = why.partition(": ")[0]  # the text of an error follows its class
             logger.warning("modes: the drawn request %s has no outcome: %s", row.trace_id, redact(why))
         settle, pause_s = partial(self.store.settle, row, missing=why is not None, differs=differs), _PAUSE_S
         while True:

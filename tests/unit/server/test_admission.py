@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cascade.config.schema import ServerConfig
-from cascade.errors import ConfigError, ProviderUnavailableError
+from cascade.errors import ProviderUnavailableError
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.health import FAILURES
@@ -228,11 +228,6 @@ def test_a_share_is_never_passed_and_one_that_is_alone_takes_all():
     assert [share.take("all", 4, shares=False) for _ in range(3)] == [True, True, False]
     assert share.take("a", 2)
     assert not share.take("b", 1)
-
-
-def test_a_limit_to_models_that_do_not_exist_is_an_error_at_start():
-    with pytest.raises(ConfigError):
-        Admission(ServerConfig(keys=keys(models=["nope"])), ("small",))
 
 
 WIDE: dict[str, bytes] = {

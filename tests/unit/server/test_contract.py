@@ -22,7 +22,7 @@ from cascade.server.admission import Admission
 from cascade.server.body import ClientLeftError, parsed_object, read_object
 from cascade.server.catalog import Catalog, ClientRequest, Names, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
-from cascade.server.errors import GatewayError, refusal_of, unexpected
+from cascade.server.errors import GatewayError, refusal_of
 from cascade.server.metrics import Metrics
 from cascade.server.receipts import Receipt, header_value
 from cascade.types import Answer, Completion, Question, Request, Usage
@@ -238,18 +238,12 @@ def test_each_error_has_the_status_that_client_libraries_act_on(error, status, c
     assert set(refusal.body["error"]) == {"message", "type", "param", "code"}
 
 
-def test_every_error_of_the_tree_is_mapped_and_of_a_mistake_of_ours_nothing_is_shown():
+def test_every_error_of_the_tree_is_mapped():
     kinds = [
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ProviderError)
     ]
     assert len(kinds) > 10
     assert {refusal_of(kind("x")).status for kind in kinds} <= {400, 429, 502, 503, 504}
-    assert (unexpected().status, unexpected().body["error"]["code"]) == (500, "internal_error")
-
-
-def test_how_long_to_wait_is_rounded_up_to_whole_seconds():
-    assert refusal_of(errors.RateLimitedError("x", retry_after_s=0.2)).headers == (("retry-after", "1"),)
-    assert refusal_of(GatewayError(503, "busy", retry_after_s=3)).headers == (("retry-after", "3"),)
 
 
 def test_no_key_no_store_and_no_money_of_others_leaves_in_a_message(caplog):

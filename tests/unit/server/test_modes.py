@@ -92,9 +92,9 @@ async def test_the_guide_serves_and_the_calls_of_drawn_requests_are_spent(tmp_pa
     assert found['cascade_key_cost_usd_total{key="app"}'] == found["cascade_cost_usd_total"]
 
 
-async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path):
-    provider = Answers()
-    async with serving(tmp_path, provider) as client:
+async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path, caplog):
+    provider, traces = Answers(), {**settings(tmp_path)["traces"], "content": "hash"}
+    async with serving(tmp_path, provider, traces=traces) as client:
         provider.down = {"small"}
         first = {"x-cascade-group": "a", "x-cascade-turn": "1"}
         assert (await ask(client, "one", **first)).status_code == 200
@@ -106,6 +106,7 @@ async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path)
         await settled(client)
         await ask(client, "three", **first)  # another request under the name of that turn: another row
     assert outcomes(tmp_path) == [*[("observe", "missing", None)] * 2, ("observe", "complete", None)]
+    assert ("ProviderUnavailableError" in caplog.text, "it is down" in caplog.text) == (True, False)
 
 
 async def test_a_drawn_request_is_pending_for_as_long_as_its_process_lives(tmp_path):
@@ -475,8 +476,10 @@ def test_a_policy_with_levels_and_modes_are_refused(tmp_path):
 
 def test_modes_need_the_answers_of_drawn_requests(tmp_path):
     options = settings(tmp_path)
-    with pytest.raises(ConfigError, match="content"):
-        promote(load({**CONFIG, **options, "traces": {**options["traces"], "content": "none"}}))
+    off = {"traces": "off", "modes": options["modes"] | options["traces"]}
+    for more in ({"traces": {**options["traces"], "content": "none"}}, off):
+        with pytest.raises(ConfigError):
+            promote(load({**CONFIG, **options, **more}))
 
 
 _STUCK = """

@@ -198,6 +198,12 @@ async def test_feedback_and_modes_and_pages_are_of_the_cascade_that_they_name(tm
         assert (await client.post("/v1/cascades", json={**change, "cascade": "sales"})).status_code == 200
         listed = (await client.get("/v1/cascades")).json()["data"]
         assert [(each["cascade"], each["mode"]) for each in listed] == [("cascade", "observe"), ("sales", "fallback")]
+        joint, changed = {"strategy": {"kind": "base_guide"}}, {"models": {**CONFIG["models"], "guide": "other"}}
+        refused = [orchestrator(**stores[0], **modes, **changed), other(**stores[1], **modes, **joint)]
+        with pytest.raises(ConfigError):
+            Edge(refused, Instruments())
+        await asyncio.gather(*(each.aclose() for each in refused))
+        assert (await client.get("/v1/cascades")).json()["data"] == listed  # those that it goes on to observe
         pages = [(await client.get(f"/ui?cascade={name}")) for name in ("cascade", "sales", "plain", "nobody")]
         assert [page.status_code for page in pages] == [200, 200, 200, 404]
         assert ['<p class="figure">fallback' in page.text for page in pages[:3]] == [False, True, False]

@@ -113,7 +113,7 @@ async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path):
             await client.get(f"/v1/models?key={KEY.key}")
             await client.get(f"/v1/{KEY.key}/{'a' * 999}")
             await client.get("/readyz")
-    instruments.close()
+    instruments.access.close()
     written = path.read_text("utf-8")
     assert not [text for text in (KEY.key, SECRET, "Danube") if text in written]
     first, streamed, lost, stranger, models, odd = map(json.loads, written.splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -346,8 +347,13 @@ def test_an_alarm_that_is_not_on_record_is_logged_and_one_that_is_half_written_c
     for text, why in (("audits found 3", "audits found 3"), ("", "it was withdrawn")):
         withdraw(tmp_path, certificate().id, text)
         assert withdrawal(tmp_path, certificate()) == ("audits", why)
-    (tmp_path / "gone" / f"withdrawn-{certificate().id}.txt").mkdir(parents=True)  # it cannot be read, for root neither
-    assert withdrawal(tmp_path / "gone", certificate()) == ("audits", "it was withdrawn")
+    for unread in (os.mkfifo, os.mkdir):  # neither can be read, for root neither
+        (folder := tmp_path / unread.__name__).mkdir()
+        unread(folder / f"withdrawn-{certificate().id}.txt")
+        assert withdrawal(folder, certificate()) == ("audits", "it was withdrawn")
+        unread(folder / "audits-id.txt")
+        with pytest.raises(OSError):  # the reason is logged
+            audits_on_record(folder, "id", 0)
 
 
 def test_the_evidence_of_audits_is_that_of_all_processes_and_outlives_them(certified):
