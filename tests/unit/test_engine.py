@@ -240,26 +240,6 @@ def test_a_call_left_behind_is_booked_in_full():
     assert budget.spent_nano_usd == BASE_BOUND
 
 
-def test_no_walk_spends_more_than_its_cap():
-    for cap in range(0, 1_000_000, 7_919):
-        budget = Budget(cap)
-        going = walk(budget=budget, on_exhausted="serve_best", policy=ThresholdPolicy(0.0))
-        try:
-            answer = drive(going, caller([RHINE, yes_no(0.5)] * 4))
-        except BudgetExceededError as error:
-            spent = sum(made.cost_nano_usd or 0 for made in error.calls)
-        else:
-            spent = answer.cost_nano_usd or 0
-        assert spent == budget.spent_nano_usd <= cap
-
-
-@pytest.mark.parametrize("cap", [None, 10**9])
-def test_under_a_cap_no_call_that_may_be_billed_is_repeated(cap):
-    seen: list[Request] = []
-    drive(walk(budget=Budget(cap)), caller([DANUBE, yes_no(0.97)], seen))
-    assert {one.at_most_once for one in seen} == {cap is not None}
-
-
 # --- the two drivers ---
 
 

@@ -16,8 +16,6 @@ from cascade.errors import BadRequestError, CascadeError, MissingExtraError, Rat
 from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
 from cascade.plans.base import ModelUse
-from cascade.providers.assembling import Assembler
-from cascade.providers.base import Streams
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import wire_body
 from cascade.providers.guard import Guard
@@ -229,14 +227,6 @@ def test_p_yes_stands_in_the_first_token(p_yes, said):
     assert made.tokens[0].text == said[: 3 if p_yes > 0.5 else 2]
 
 
-def test_counts_logprobs_and_finish_can_be_given():
-    given = reply("a b", logprobs=[-1.0, -2.0], output_tokens=99, finish_reason="length")
-    made = read_completion(given, request(top_logprobs=1), 0.0)
-    assert made.usage.output_tokens == 99
-    assert made.truncated
-    assert [token.logprob for token in made.tokens or ()] == [-1.0, -2.0]
-
-
 def text(payload: object) -> str:
     return read_completion(payload, request(), 0.0).text  # type: ignore[arg-type]
 
@@ -260,17 +250,6 @@ async def test_a_script_is_told_in_order_and_its_last_reply_repeats(script, requ
     assert (len(fake.requests), fake.closed) == (min(len(requests), 2), False)
     await fake.close()
     assert fake.closed
-
-
-async def test_a_stream_is_the_same_completion():
-    payload = reply("Answer: the  Danube", p_yes=None, finish_reason="length")
-    fake = FakeProvider({"small": [payload]})
-    assert isinstance(fake, Streams)
-    whole = read_completion(payload, request(top_logprobs=1), 0.0)
-    made = Assembler(request())
-    async for chunk in fake.stream(request(), 1.0):
-        made.add(chunk)
-    assert read_completion(made.payload(), request(top_logprobs=1), 0.0) == whole
 
 
 async def test_an_error_is_raised_as_a_fresh_copy_each_time():
