@@ -303,15 +303,16 @@ class Database(Closed):
 
         def prepare(driver: Any, _record: Any) -> None:
             driver.execute(f"SET statement_timeout = {round(limit_s * 1000)}")
-            row = driver.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
-            self.skew_s = float(row[0]) - datetime.now(UTC).timestamp()
             driver.commit()
 
         def check(driver: Any, _record: Any, _proxy: Any) -> None:
-            """Replace a connection that broke while it was not in use, for example because the server restarted."""
+            """Replace a connection that broke while it was not in use, and compare the clocks: one may be set anew."""
             try:
                 with _cut_off(driver, min(limit_s, _GRACE_S)):
-                    engine.dialect.do_ping(driver)
+                    driver.autocommit = True  # one round trip
+                    row = driver.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+                    self.skew_s = float(row[0]) - datetime.now(UTC).timestamp()
+                    driver.autocommit = False
             except Exception:  # noqa: BLE001 - whatever broke, the pool opens another
                 raise sa.exc.DisconnectionError from None
 

@@ -274,8 +274,7 @@ class Modes:
         flush = self._orchestrator.runtime.flush_traces
         async with self._flushing:
             while not await asyncio.to_thread(flush, _FLUSH_S) and self._lost_traces == lost:
-                message = "modes: the store of the traces has not answered for %g s; drawn requests stay pending"
-                logger.warning(message, _FLUSH_S)
+                logger.warning("modes: the traces' store is silent for %g s; drawn requests stay pending", _FLUSH_S)
         return self._lost_traces == lost
 
     async def _settle(self, row: Draw, why: str | None, *, differs: bool | None = None) -> None:

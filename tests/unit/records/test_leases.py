@@ -71,6 +71,18 @@ def test_a_hold_is_lost_by_the_clock_of_the_server_alone():
         assert other.account("total").spent == PRICE
 
 
+def test_a_clock_that_is_set_later_loses_no_hold_of_another_process():
+    with postgres_url() as url, closing(SqlLedger(url)) as other:
+        with behind(600.0) as there_s:
+            ledger = SqlLedger(url)
+        now_s = there_s + 600.0
+        hold = other.reserve(HOLD, CAPS, now_s + 300.0)
+        assert (ledger.account("total").held, ledger.recover(now_s)) == (HOLD, 0)
+        assert isinstance(hold, Hold)
+        assert other.settle(hold, PRICE)
+        ledger.close()
+
+
 def test_what_is_spent_when_the_ledger_is_closed_is_counted_as_lost(ledgers):
     closed, _ = ledgers
     closed.book(["total"], PRICE)
