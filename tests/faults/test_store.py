@@ -441,7 +441,7 @@ async def asked(client: httpx.AsyncClient, deadline_s: float = PATIENCE_S) -> ht
 
 ALLOWS = {"caps": [{"usd": 1}], "on_unreachable": "allow_and_record"}
 ROWS = [  # what hangs, the configuration, the status, the mode, and counts
-    ("modes", {"modes": {}}, 200, "unknown", ['store_failures_total{store="modes"} 1']),
+    ("modes", {"modes": {}, "traces": {}}, 200, "unknown", ['store_failures_total{store="modes"} 1']),
     ("budget", {"budget": {"caps": [{"usd": 1}]}}, 503, None, ['store_failures_total{store="budget"} 1']),
     (
         "budget",
@@ -485,7 +485,9 @@ async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is
     assert served.runtime.unrecorded is None
 
 
-@pytest.mark.parametrize("parts", [{"modes": {}}, {"budget": {"caps": [{"usd": 1}]}}, {"traces": {"strict": True}}])
+@pytest.mark.parametrize(
+    "parts", [{"modes": {}, "traces": {}}, {"budget": {"caps": [{"usd": 1}]}}, {"traces": {"strict": True}}]
+)
 async def test_a_deadline_holds_whatever_hangs_and_a_client_in_a_hurry_makes_no_store_fail(tmp_path, hang, parts):
     served = orchestrator({"small": [SURE] * 2, "large": [SURE] * 2}, **settings(tmp_path, parts))
     async with living(served) as client:
