@@ -172,7 +172,8 @@ class Guard:
             raise asyncio.CancelledError from None
         failed = f"{request.model} failed: {raised_by(self.provider, error)}"
         self._warn(request.model, f"{failed}: {quote(error, self.secrets)}" if self.quotes else failed)
-        raise ProviderUnavailableError(f"{failed}; the log has its text.", max_retries=0, **about) from None
+        advice = "; the log has its text." if self.quotes else "; traces.content: full logs its text."
+        raise ProviderUnavailableError(f"{failed}{advice}", max_retries=0, **about) from None
 
     async def _wait(self, tries: _Tries, error: ProviderError) -> None:
         """Wait for the next try, or raise the error if there is none."""
