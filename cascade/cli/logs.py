@@ -241,6 +241,10 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
     rows, datasets = f"{counted(document['rows'], 'row')} from {document['source']}", document["datasets"]
     lines = [f"{counted(document['episodes'], 'episode')}, {rows} ({document['from']}) in {document['output']}"]
     unknown = {
+        "episodes_not_of_all_models": (
+            "episode",
+            "not of all models, or of one (--map question_id=FIELD joins rows, model=FIELD parts them)",
+        ),
         "unjudged_answers": ("answer", "not marked right or wrong (--matcher judges by accepted ones)"),
         "rows_without_cost": ("row", "whose cost is not known: fit needs it (--cost MODEL=USD gives it)"),
         "rows_without_request": (

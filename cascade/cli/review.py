@@ -98,7 +98,7 @@ def _review(store: ReviewStore, pairs: Sequence[Pair], reviewer: str, *, skipped
 
 
 def _show_pair(session: Session, out: Console) -> None:
-    """Print the pair that is to be judged."""
+    """Print the pair that is to be judged, and drop keys typed ahead: a key judges only what was on the screen."""
     shown = session.current
     assert shown is not None  # noqa: S101 - the caller looked
     out.print(f"pair {session.number} of {len(session.drawn)}", style="bold")
@@ -106,7 +106,10 @@ def _show_pair(session: Session, out: Console) -> None:
     _show("request", request_lines(shown.pair), out)
     _show("first", output_lines(first), out)
     _show("second", output_lines(second), out)
-    _forget_keys()
+    if sys.stdin.isatty():
+        import termios
+
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def _summarize(session: Session, store: ReviewStore, out: Console) -> None:
@@ -138,14 +141,6 @@ def _key() -> str:
         typed = os.read(descriptor, 64)
     # An arrow or function key arrives as several bytes, some of them digits; it is ignored.
     return "" if typed.startswith(b"\x1b") else typed[:1].decode("ascii", "replace") or ENDED
-
-
-def _forget_keys() -> None:
-    """Drop keys typed ahead: a key judges only the pair that was on the screen when it was pressed."""
-    if sys.stdin.isatty():
-        import termios
-
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 @contextlib.contextmanager

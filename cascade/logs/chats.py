@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, calls_of, fields_in, objects_in, output_text, spoken_text, text_of
@@ -33,9 +34,11 @@ _SPELLED = {"stop_sequences": "stop", "max_output_tokens": "max_tokens"}
 """Options that Anthropic, the AI SDK or OpenAI's responses spell differently from chat completions."""
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant"}
 _MESSAGES = ("messages", "contents", "input", "prompt")
-_SPOKEN = (None, "text", "input_text", "output_text")  # no set: a type may be a list, which has no hash
+_SPOKEN = (None, "text")  # no set: a type may be a list, which has no hash
 _CALLS = ("tool_call", "function_call", "tool_use")
 _RESULTS = ("tool_call_response", "tool_result", "function_call_output")
+# By type: who wrote an item of OpenAI's responses that is no message.
+_ITEMS = dict.fromkeys(_CALLS, "assistant") | dict.fromkeys(_RESULTS, "user")
 _UNSEEN = (*_CALLS, *_RESULTS, "reasoning", "thinking", "redacted_thinking")
 _TAGS = (
     dict.fromkeys(("functioncall", "tooluse"), "tool_call")
@@ -47,8 +50,8 @@ _TAGS = (
 _FIELDS = (
     ("media_type", "mimeType", "mime_type", "mediaType", "format"),
     ("data", "content", "bytes", "image"),
-    ("url", "fileUri", "file_uri", "uri"),
-    ("id", "tool_use_id", "toolUseId", "toolCallId", "toolName", "name"),
+    ("url", "fileUri", "file_uri", "uri", "image_url"),
+    ("call_id", "id", "tool_use_id", "toolUseId", "toolCallId", "toolName", "name"),
 )
 """The fields of a part that hold its content's type, the content, its URL, and the id of a tool call."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
@@ -99,7 +102,7 @@ class Reply(NamedTuple):
 
 def chat_columns(
     always: Any, request: Any, settings: Any, tools: Any, system: Any, reply: Any, finish: Any, *counts: Any
-) -> str | None:
+) -> str:
     """Return, as JSON, the columns that a call's request and reply give: the texts, or for a whole chat all columns.
 
     Args:
@@ -112,8 +115,6 @@ def chat_columns(
         finish: why the reply ended, if the reply itself does not say so.
         counts: as for `usage_of`.
     """
-    if request is None and reply is None:
-        return None
     body, sent = _body(request), messages_in(request)
     answer = reply_in(reply)
     if answer is not None and finish is not None and answer.finish_reason is None:
@@ -130,7 +131,7 @@ def chat_columns(
         chat = _request({**options_in(settings), **body}, sent, tools, system)
     except UsageError as error:
         return json.dumps({**columns, **({"problem": str(error)} if always else {})})
-    if answer is None and always:
+    if answer is None and (always or body.get("messages")):
         columns |= {"question": Question.of_chat(chat).text, "context": chat.canonical}
     elif answer is not None and (always or body.get("messages") or not _is_short(chat, answer.message)):
         called = [{"name": fields_in(call.get("function")).get("name")} for call in calls_of(answer.message)]
@@ -252,7 +253,11 @@ def messages_in(request: Any, depth: int = 0) -> list[dict[str, Any]]:
     listed = value if isinstance(value, list) else [value]
     if listed and all(isinstance(batch, list) for batch in listed):
         return messages_in(listed[0], depth + 1)  # LangChain's batches of messages
-    return [message for raw in listed if isinstance(raw, Mapping) for message in _message(_unwrapped(raw))]
+    turns = (
+        [{"role": role, "content": [*run]}] if role else run  # the calls of one turn are one message
+        for role, run in groupby(objects_in(listed), lambda raw: "role" not in raw and _ITEMS.get(str(raw.get("type"))))
+    )
+    return [message for raw in chain.from_iterable(turns) for message in _message(_unwrapped(raw))]
 
 
 def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -301,6 +306,8 @@ def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
 
     >>> _block({"inlineData": {"mimeType": "image/png", "data": "iVBORw"}})
     {'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,iVBORw'}}
+    >>> _block({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi"}})
+    {'type': 'file', 'file': {'file_data': 'data:application/pdf;base64,JVBERi'}}
     """
     for tag in [name for name in block if name.replace("_", "").lower() in _TAGS and "type" not in block]:
         block = {"type": _TAGS[tag.replace("_", "").lower()], **fields_in(block[tag])}
@@ -308,7 +315,12 @@ def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
     mime, data, url, named = (next(filter(None, map(source.get, names)), "") for names in _FIELDS)
     if kind in _CALLS + _RESULTS:
         return {"name": block.get("toolName"), **block, "type": kind, "id": named}
-    if kind in ("media", "image", "blob", "uri", "file") and isinstance(url or data, str) and (url or data):
+    if kind in ("input_text", "output_text") or (kind == "document" and source["type"] == "text"):
+        return {"type": "text", "text": block.get("text", data)}
+    if kind == "document" and source["type"] == "base64":
+        return {"type": "file", "file": {"file_data": f"data:{mime};base64,{data}"}}
+    media = url or data
+    if media and isinstance(media, str) and kind in ("media", "image", "input_image", "blob", "uri", "file"):
         if "image" in f"{kind} {mime} {block.get('modality')}":
             url = url or f"data:image/{mime.removeprefix('image/')};base64,{data}"
             return {"type": "image_url", "image_url": {"url": url}}
@@ -330,7 +342,7 @@ def _openai_call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
     named = fields_in(call.get("function")) or call
     arguments: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
     function = {"name": named.get("name"), "arguments": _text(arguments)}
-    return {"id": str(call.get("id") or f"call_{at}"), "type": "function", "function": function}
+    return {"id": str(call.get("call_id") or call.get("id") or f"call_{at}"), "type": "function", "function": function}
 
 
 def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -362,17 +374,14 @@ def reply_in(reply: Any) -> Reply | None:
     >>> reply_in({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]})
     Reply(message={'role': 'assistant', 'content': 'Paris'}, finish_reason='stop', tokens=None)
     """
-    value = loaded(reply)
-    if isinstance(value, Mapping):
-        value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), value)
-    entries = [entry for entry in (value if isinstance(value, list) else [value]) if entry not in _EMPTY]
+    body, entries = as_mapping(reply), _entries(reply)
     if len(entries) == 1 and isinstance(entries[0], str):
         return Reply({"role": "assistant", "content": entries[0]}) if entries[0].strip() else None
-    items = [entry for entry in entries if isinstance(entry, Mapping)]
-    if any("role" in entry or entry.get("type") in _CALLS for entry in items) and len(items) > 1:
+    items = objects_in(entries)
+    if any(entry.get("type") in _CALLS or ("role" in entry and len(items) > 1) for entry in items):
         items = [_joined(items)]  # the items of a response, or a conversation that ends with the reply
     message = _reply(items[0]) if items else None
-    if message is not None or not entries or "error" in fields_in(value):
+    if message is not None or not entries or body.get("error") or body.get("object") == "response":
         return message
     return Reply({"role": "assistant", "content": reply if isinstance(reply, str) else json.dumps(reply)})
 
@@ -383,15 +392,21 @@ def message_in(text: str) -> str | None:
     >>> [message_in(text) is not None for text in ('{"role": "assistant", "content": "Paris"}', '{"content": "Paris"}')]
     [True, False]
     """
-    value = loaded(text)
-    if isinstance(value, Mapping):
-        value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), [value])
-    entry = fields_in(value[0] if isinstance(value, list) and value else None)
+    entry = fields_in(next(iter(_entries(text)), None))
     message = fields_in(loaded(entry.get("message"))) or fields_in(entry.get("content")) or entry
     role = _ROLES.get(str(message.get("role")), message.get("role"))
     spoken = role in {"system", "developer", "user", "assistant", "tool"} and message.keys() & {"content", "parts"}
     called = bool(message.get("tool_calls")) or (message.get("type") in _CALLS and "name" in message)
     return text if spoken or called or "finish_reason" in entry else None
+
+
+def _entries(reply: Any) -> list[Any]:
+    """Return the choices or the items of a reply, or the reply itself. Reasoning is no answer, so it is left out."""
+    value = loaded(reply)
+    if isinstance(value, Mapping):
+        value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), value)
+    entries = value if isinstance(value, list) else [value]
+    return [entry for entry in entries if entry not in _EMPTY and fields_in(entry).get("type") != "reasoning"]
 
 
 def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

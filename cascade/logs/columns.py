@@ -191,15 +191,16 @@ def _note_head(head: list[Any], row: Row) -> None:
 def kind_asked(row: Row) -> RequestKind | None:
     """Return the kind of the request that a row answers; None if the log has no texts, or the row answers no request.
 
-    A row that cascade did not log, such as one imported from a bare question, does not show what the model saw.
+    A row that cascade did not log, such as one imported from a bare question, does not show what the model saw, unless
+    its context is a chat request; its reply may be missing.
     """
     replay = replay_of(row)
     if replay.get("purpose") in _ABOUT:
         return None
-    if replay.get(schema.CHAT):
-        chat = chat_of(row)
-        return None if chat is None else kind_of(chat)
-    return PLAIN if "finish_reason" in replay else UNSAID
+    if "finish_reason" in replay and not replay.get(schema.CHAT):
+        return PLAIN
+    chat = request_of(row["context"] or "")
+    return kind_of(chat) if chat is not None else None if replay.get(schema.CHAT) else UNSAID
 
 
 # --- from a typed table ---
@@ -318,7 +319,9 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
     kind = (
         f"CASE WHEN {replay['purpose']} IN ({', '.join(map(text_literal, sorted(_ABOUT)))}) THEN NULL "
         f"WHEN {replay['chat']} IS NOT NULL THEN kind_of([{replay['chat']}]) "
-        f"WHEN {replay['finished']} THEN {text_literal(json.dumps(PLAIN))} ELSE {text_literal(json.dumps(UNSAID))} END"
+        f"WHEN {replay['finished']} THEN {text_literal(json.dumps(PLAIN))} "
+        "ELSE coalesce(CASE WHEN context IS NOT NULL THEN kind_of([context]) END, "
+        f"{text_literal(json.dumps(UNSAID))}) END"
     )
     duck.run(
         "CREATE OR REPLACE TEMP TABLE heads AS SELECT row_number() OVER (ORDER BY first) - 1 AS episode, * FROM "

@@ -212,12 +212,15 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
         import duckdb
     except ModuleNotFoundError:
         raise MissingExtraError("duckdb", "A log in Parquet, CSV or of another tool") from None
-    settings: dict[str, str | bool | int | float | list[str]]
     name = tempfile.mkdtemp(prefix="cascade-")
     try:
         folder = Path(name)
-        settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-        settings |= {"temp_directory": name, "memory_limit": memory}
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "temp_directory": name,
+            "memory_limit": memory,
+        }
         try:
             connection = duckdb.connect(":memory:", config=settings)
         except duckdb.Error as error:

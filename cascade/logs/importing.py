@@ -54,15 +54,19 @@ class Imported:
             "SELECT coalesce(dataset, 'log'), count(DISTINCT hash(episode_id)), count(*) FROM log "
             "GROUP BY 1 ORDER BY min(n)"
         )
-        unjudged, unpriced, unsent = self.duck.rows(
+        unjudged, unpriced, unsent, alone = self.duck.rows(
             "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), "
             "count(*) FILTER (cost_nano_usd IS NULL), "
-            "count(*) FILTER (NOT coalesce(json_exists(signals, '/replay/finish_reason'), false)) FROM log"
+            "count(*) FILTER (NOT coalesce(json_exists(signals, '/replay/finish_reason'), false) "
+            "AND json_exists(TRY_CAST(context AS JSON), '/messages') IS NOT true), "
+            "(SELECT count(*) FROM (SELECT 1 FROM log WHERE walk IS NULL GROUP BY dataset, episode_id "
+            "HAVING count(DISTINCT step) < max(horizon) OR max(horizon) = 1)) FROM log"
         )[0]
         return {
             "episodes": sum(episodes for _, episodes, _ in by_set),
             "rows": sum(count for *_, count in by_set),
             "datasets": {name: {"episodes": episodes, "rows": count} for name, episodes, count in by_set},
+            "episodes_not_of_all_models": alone,
             "unjudged_answers": unjudged,
             "rows_without_cost": unpriced,
             "rows_without_request": unsent,
@@ -336,10 +340,19 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
     timed = {"step", "walk", "candidate"} if each_file else {"step", "walk", "candidate", "trace"}
     by_model = (several or "model" in paths) and not paths.keys() & timed
     asks = [name for name in _ASKS if name in paths]
-    drop = {_BLANK: f"coalesce({', '.join(asks)}) IS NULL", **second_header([*asks, *_ANSWERS & paths.keys()])}
+    drop = {
+        _BLANK: f"coalesce({', '.join(asks)}) IS NULL",
+        **second_header([*asks, *_ANSWERS & paths.keys()]),
+        **({"a failed call": _FAILED} if "answer" in paths else {}),
+    }
     return replace(
         chosen, steps="models" if by_model else "time", runs=each_file or "trace" not in paths, files=several, drop=drop
     )
+
+
+_FAILED = """json_extract_string(as_object(answer), '/error/message') IS NOT NULL AND
+(len(json_keys(as_object(answer))) < 4 OR json_extract_string(as_object(answer), '/object') = 'response')"""
+"""SQL for an error in a vendor's form, which has no other field than its type and the request's id."""
 
 
 def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:

@@ -59,38 +59,11 @@ CONTENT_COLUMNS = ("user", "question", "context", "gold", "answer", "text")
 IMPOSSIBLE_LOGPROB = -1e9
 """Stands for a log-prob of −inf in files."""
 COLUMNS = (
-    "episode_id",
-    "walk",
-    "dataset",
-    "split",
-    "group",
-    "segment",
-    "user",
-    "question",
-    "context",
-    "gold",
-    "step",
-    "parents",
-    "horizon",
-    "candidate",
-    "source",
-    "model",
-    "answer",
-    "text",
-    "correct",
-    "confidence",
-    "kept",
-    "signals",
-    "input_tokens",
-    "cached_input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cost_nano_usd",
-    "cost_source",
-    "latency_ms",
-    "created_at",
-    "schema_version",
-)
+    "episode_id", "walk", "dataset", "split", "group", "segment", "user", "question", "context", "gold",
+    "step", "parents", "horizon", "candidate", "source", "model", "answer", "text", "correct", "confidence", "kept",
+    "signals", "input_tokens", "cached_input_tokens", "output_tokens", "reasoning_tokens",
+    "cost_nano_usd", "cost_source", "latency_ms", "created_at", "schema_version",
+)  # fmt: skip
 
 
 def is_told(row: Mapping[str, Any]) -> bool:

@@ -32,8 +32,7 @@ def attributes(raw: Any) -> dict[str, Any]:
     decoded = loaded(raw)
     if isinstance(decoded, Mapping):
         return dict(decoded)
-    pairs = [pair for pair in decoded if isinstance(pair, Mapping)] if isinstance(decoded, list) else []
-    return {str(pair.get("key")): _typed(pair.get("value")) for pair in pairs}
+    return {str(pair.get("key")): _typed(pair.get("value")) for pair in objects_in(decoded)}
 
 
 def _typed(value: Any) -> Any:
@@ -71,9 +70,7 @@ def _listed(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     inside = {name: _listed(item) for name, item in value.items()}
-    if not all(name.isdigit() for name in inside):
-        return inside
-    return [inside[name] for name in sorted(inside, key=int)]
+    return [inside[name] for name in sorted(inside, key=int)] if all(map(str.isdigit, inside)) else inside
 
 
 def prepared_span(line: str | None, _around: str | None) -> str | None:

@@ -113,14 +113,11 @@ def _load() -> Any:
 def _without_mcp() -> None:
     """Replace a module that needs the package mcp; 1.106 imports it for each call to OpenAI's Responses API."""
     name = "litellm.responses.mcp.litellm_proxy_mcp_handler"
-    handler = type("LiteLLM_Proxy_MCP_Handler", (), {"should_use_litellm_mcp_gateway": staticmethod(_not_wanted)})
+    unwanted = staticmethod(lambda tools: False)  # noqa: ARG005 - litellm names its argument
+    handler = type("LiteLLM_Proxy_MCP_Handler", (), {"should_use_litellm_mcp_gateway": unwanted})
     module = ModuleType(name)
     module.LiteLLM_Proxy_MCP_Handler = handler  # type: ignore[attr-defined]
     sys.modules.setdefault(name, module)
-
-
-def _not_wanted(tools: object) -> bool:  # noqa: ARG001 - litellm names its argument
-    return False
 
 
 async def _loaded() -> Any:

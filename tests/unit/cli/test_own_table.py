@@ -43,13 +43,15 @@ def fitted_on(cli: Cli, folder: Path, *options: str) -> None:
     """Import a table whose small model is sure of what it gets right, and fit a policy on it."""
     names = "question,small_answer,small_correct,small_logprob,small_cost_usd,large_answer,large_correct,large_cost_usd"
     rows = [
-        f"Ticket {at},{'no' if at % 8 == 0 else 'yes'},{at % 8 != 0},{-2 if at % 8 == 0 else -0.1},0.001,yes,true,0.1"
+        f"Ticket {at},{'' if at == 9 else 'no' if at % 8 == 0 else 'yes'},{at % 8 != 0},{-2 if at % 8 == 0 else -0.1},0.001,yes,true,0.1"
         for at in range(160)
     ]
     (folder / "t.csv").write_text("\n".join([names, *rows]))
     ran = cli("import", "t.csv", "-o", "log.jsonl", *options, "--json")
     assert (ran.code, json.loads(ran.out)["rows_without_request"]) == (0, 0 if options else 320)
     assert cli("fit", "log.jsonl", "--promise", "regret", "--risk", "0.1", "--confidence", "0.9", "-o", "p").code == 0
+    (certificate,) = cascade.PolicyDirectory.read(folder / "p").certificates.values()
+    assert certificate.made_for["requests"]["kinds"]["form"]["texts"] == ["chat" if options else "unknown"]
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -60,6 +62,12 @@ def config(folder: Path) -> dict[str, Any]:
         "policy": str(folder / "p"),
         "provider": f"replay:{folder}/log.jsonl",
     }
+
+
+@pytest.mark.parametrize(("other", "question", "count"), [("b", "q1", 0), ("b", "q2", 2), ("a", "q2", 2)])
+def test_an_import_counts_questions_that_not_every_model_answered(cli, tmp_path, other, question, count):
+    (tmp_path / "t.csv").write_text(f"question,model,answer\nq1,a,x\n{question},{other},x\n")
+    assert json.loads(cli("import", "t.csv", "-o", "log.jsonl", "--json").out)["episodes_not_of_all_models"] == count
 
 
 def test_a_certificate_covers_requests_that_were_sent_as_those_of_the_table(cli, tmp_path):

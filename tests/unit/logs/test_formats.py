@@ -225,7 +225,20 @@ INFERENCE = {
     "llm.token_count.prompt": 52,
     "llm.tools.0.tool.json_schema": json.dumps(TOOL),
 }
+CALLED = {"type": "function_call", "id": "fc_1", "name": "get_weather"}
+RESPONSES: dict[str, Any] = {
+    "instructions": "Be short.",
+    "input": [
+        TALK[1],
+        CALLED | {"call_id": "c1", "arguments": '{"city": "Vienna"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        TALK[4],
+    ],
+    "tools": [{"type": "function", **TOOL["function"]}],  # type: ignore[dict-item]
+}
+RESPONSE = [CALLED | {"call_id": "c2", "arguments": '{"city": "Graz"}'}]
 WHOLE: dict[str, Any] = {
+    "responses": observed(input=RESPONSES, output={"object": "response", "output": RESPONSE}),
     "litellm": spend(
         proxy_server_request={"model": "small", "messages": TALK, "tools": [TOOL]},
         response={"choices": [{"finish_reason": "tool_calls", "index": 0, "message": REPLY}]},
@@ -276,6 +289,19 @@ def test_a_conversation_with_tools_comes_back_whole(tmp_path, spelling):
     assert row["question"] == "And in Graz?"
     assert json.loads(row["answer"]) == [{"name": "get_weather", "arguments": {"city": "Graz"}}]
     assert row["signals"]["tool_calls"] == 1
+
+
+def test_whole_calls_in_a_table_are_read_and_failed_ones_left_out(tmp_path):
+    parts, dropped = [{"type": "input_text", "text": "Weather?"}, {"type": "input_image", "image_url": "u"}], Dropped()
+    replies: list[Any] = [{"output": [{"type": "reasoning"}, *RESPONSE]}, {"output": RESPONSE}]
+    replies += [{"type": "error", "error": {"message": "busy"}}, {"error": {"message": "the answer"}, **REPLY}]
+    asked = {"input": [{"role": "user", "content": parts}], "tools": RESPONSES["tools"]}
+    calls = [{"sent": asked, "reply": reply, "llm": f"m{at}"} for at, reply in enumerate(replies)]
+    mapped = {"question": "sent", "answer": "reply", "model": "llm"}
+    rows = rows_of(lines(tmp_path / "calls.jsonl", *calls), columns=mapped, dropped=dropped)
+    assert [json.loads(row["answer"])[0]["arguments"] for row in rows] == [{"city": "Graz"}] * 3
+    seen = [part["type"] for part in chat_of(rows[0]).messages[0]["content"]]
+    assert (dropped.count, seen) == (1, ["text", "image_url"])
 
 
 def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path):
