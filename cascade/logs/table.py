@@ -140,7 +140,8 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     lacking = [name for name, others in needed.items() if not columns.keys() & {name, *others}]
     useful = [*lacking, *(name for name in ("gold", "correct", "cost_usd") if lacking and name not in columns)]
     lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
-    lines["question"] = (lines.get("question") or "").removesuffix(".messages") or None  # a whole request has its tools
+    # A whole request has its tools and instructions; `input` beside `output` may be a mere question.
+    lines["question"] = re.sub(r"(?i)((request|body)\w*)\.input$|\.messages$", r"\1", lines.get("question") or "")
     whole = (name.removesuffix(".choices") for name in names if name.endswith(".choices"))  # with its log-probs
     lines["answer"] = lines.get("answer") and next(whole, lines["answer"])
     listed = [_to_paste(name, path or "FIELD") for name, path in lines.items() if path or name in lacking]
