@@ -251,6 +251,7 @@ def test_a_signal_before_it_serves_is_a_reload_once_it_does():
 import signal
 from cascade.config import load
 from cascade.server import lifecycle
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as in served.py
 config, built, calls = load(CONFIG), lifecycle._built, []
 
 def slowly(*parts):

@@ -87,7 +87,9 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
             (tmp_path / f"{name}.yaml").write_text(json.dumps(settings), "utf-8")
 
     write(1.0)
-    command = [sys.executable, "-m", "cascade", "serve", "--workers", "2", "-c", "cascade.yaml", "-c", "sales.yaml"]
+    start = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"  # as in served.py
+    start = f"{start}; from cascade.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "serve", "--workers", "2", "-c", "cascade.yaml", "-c", "sales.yaml"]
     process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         url = "http://" + process.stderr.readline().partition("http://")[2].partition("/")[0]
