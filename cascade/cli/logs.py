@@ -243,7 +243,7 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
     unknown = {
         "episodes_not_of_all_models": (
             "episode",
-            "not of all models, or of one (--map question_id=FIELD joins rows, model=FIELD parts)",
+            "not of all models, or of one (--map question_id=FIELD joins rows, model=FIELD parts them)",
         ),
         "unjudged_answers": ("answer", "not marked right or wrong (--matcher judges by accepted ones)"),
         "rows_without_cost": ("row", "whose cost is not known: fit needs it (--cost MODEL=USD gives it)"),
