@@ -37,7 +37,7 @@ _MESSAGES = ("messages", "contents", "input", "prompt")
 _SPOKEN = (None, "text")  # no set: a type may be a list, which has no hash
 _CALLS = ("tool_call", "function_call", "tool_use")
 _RESULTS = ("tool_call_response", "tool_result", "function_call_output")
-# By type: who wrote an item of OpenAI's responses that is no message.
+# The role of whoever wrote an item of OpenAI's responses, by its type; messages name their role themselves.
 _ITEMS = dict.fromkeys(_CALLS, "assistant") | dict.fromkeys(_RESULTS, "user")
 _UNSEEN = (*_CALLS, *_RESULTS, "reasoning", "thinking", "redacted_thinking")
 _TAGS = (
@@ -380,7 +380,8 @@ def reply_in(reply: Any) -> Reply | None:
     items = objects_in(entries)
     if any(entry.get("type") in _CALLS or ("role" in entry and len(items) > 1) for entry in items):
         items = [_joined(items)]  # the items of a response, or a conversation that ends with the reply
-    message = _reply(items[0]) if items else None
+    cut = fields_in(body.get("incomplete_details")).get("reason")  # of OpenAI's responses
+    message = _reply({"stop_reason": cut, **items[0]}) if items else None
     if message is not None or not entries or body.get("error") or body.get("object") == "response":
         return message
     return Reply({"role": "assistant", "content": reply if isinstance(reply, str) else json.dumps(reply)})
@@ -403,8 +404,7 @@ def message_in(text: str) -> str | None:
 def _entries(reply: Any) -> list[Any]:
     """Return the choices or the items of a reply, or the reply itself. Reasoning is no answer, so it is left out."""
     value = loaded(reply)
-    if isinstance(value, Mapping):
-        value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), value)
+    value = next((value[name] for name in ("choices", "candidates", "output") if fields_in(value).get(name)), value)
     entries = value if isinstance(value, list) else [value]
     return [entry for entry in entries if entry not in _EMPTY and fields_in(entry).get("type") != "reasoning"]
 

@@ -54,7 +54,7 @@ class Imported:
             "SELECT coalesce(dataset, 'log'), count(DISTINCT hash(episode_id)), count(*) FROM log "
             "GROUP BY 1 ORDER BY min(n)"
         )
-        unjudged, unpriced, unsent, alone = self.duck.rows(
+        unjudged, unpriced, unsent, incomplete = self.duck.rows(
             "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), "
             "count(*) FILTER (cost_nano_usd IS NULL), "
             "count(*) FILTER (NOT coalesce(json_exists(signals, '/replay/finish_reason'), false) "
@@ -66,7 +66,7 @@ class Imported:
             "episodes": sum(episodes for _, episodes, _ in by_set),
             "rows": sum(count for *_, count in by_set),
             "datasets": {name: {"episodes": episodes, "rows": count} for name, episodes, count in by_set},
-            "episodes_not_of_all_models": alone,
+            "episodes_not_of_all_models": incomplete,
             "unjudged_answers": unjudged,
             "rows_without_cost": unpriced,
             "rows_without_request": unsent,
@@ -352,7 +352,7 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
 
 _FAILED = """json_extract_string(as_object(answer), '/error/message') IS NOT NULL AND
 (len(json_keys(as_object(answer))) < 4 OR json_extract_string(as_object(answer), '/object') = 'response')"""
-"""SQL for an error in a vendor's form, which has no other field than its type and the request's id."""
+"""SQL for a vendor's error: at most its type and the request's id stand beside it, or it is a failed response."""
 
 
 def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:

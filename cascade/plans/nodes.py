@@ -53,7 +53,7 @@ class PlanNode:
         parents: the numbers of the nodes that it reads, from 1.
         joins: whether it belongs to the step of the node before it, so that no policy decides in between.
         samples: how many verdicts are asked for if the model gives no log-probs.
-        kind: the kind that the purpose names, found when it is made. Raises UsageError if there is none.
+        kind: the kind of this purpose; to make a node whose purpose has none raises UsageError.
     """
 
     name: str

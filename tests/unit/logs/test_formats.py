@@ -296,12 +296,12 @@ def test_whole_calls_in_a_table_are_read_and_failed_ones_left_out(tmp_path):
     replies: list[Any] = [{"output": [{"type": "reasoning"}, *RESPONSE]}, {"output": RESPONSE}]
     replies += [{"type": "error", "error": {"message": "busy"}}, {"error": {"message": "the answer"}, **REPLY}]
     asked = {"input": [{"role": "user", "content": parts}], "tools": RESPONSES["tools"]}
-    calls = [{"sent": asked, "reply": reply, "llm": f"m{at}"} for at, reply in enumerate(replies)]
-    mapped = {"question": "sent", "answer": "reply", "model": "llm"}
-    rows = rows_of(lines(tmp_path / "calls.jsonl", *calls), columns=mapped, dropped=dropped)
-    assert [json.loads(row["answer"])[0]["arguments"] for row in rows] == [{"city": "Graz"}] * 3
+    cut = {"output": RESPONSE, "object": "response", "incomplete_details": {"reason": "max_output_tokens"}}
+    calls = [{"question": asked, "answer": reply, "model": f"m{at}"} for at, reply in enumerate([cut, *replies])]
+    rows = rows_of(lines(tmp_path / "calls.jsonl", *calls), dropped=dropped)
+    assert [json.loads(row["answer"])[0]["arguments"] for row in rows[1:]] == [{"city": "Graz"}] * 3
     seen = [part["type"] for part in chat_of(rows[0]).messages[0]["content"]]
-    assert (dropped.count, seen) == (1, ["text", "image_url"])
+    assert (rows[0]["answer"], dropped.count, seen) == (None, 1, ["text", "image_url"])
 
 
 def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path):
