@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from cascade.chat import fields_in
-from cascade.providers.fields import CACHE_MARKS
+from cascade.providers.fields import CACHE_MARKS, thinks
 from cascade.providers.histories import taken_back
 from cascade.server.dialects import (
     Dialect,
@@ -32,8 +32,6 @@ from cascade.server.errors import GatewayError, Refusal
 
 _READ = {"messages", "system", "stop_sequences", "tools", "tool_choice", "metadata", "thinking"}
 _READ |= {"output_config", "output_format"}
-_EFFORTS = ((4_096, "high"), (2_048, "medium"), (0, "low"))
-"""Pairs of a minimum thinking budget in tokens and the reasoning effort, as in LiteLLM."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _KINDS = {413: "request_too_large", 503: "overloaded_error"}
@@ -72,9 +70,7 @@ class Messages(Dialect):
             user = sha256(user.encode("utf-8", "replace")).hexdigest()
         request |= without({"user": user, "metadata": without(metadata, "user_id") or None})
         request |= _format(body)
-        if self._thinks:
-            request |= {"thinking": body["thinking"], "reasoning_effort": self._effort}
-        return request
+        return request | ({"thinking": body["thinking"]} if thinks(body) else {})
 
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a message."""
@@ -123,28 +119,13 @@ class Messages(Dialect):
         head = {"id": f"msg_{self.trace_id}", "type": "message", "role": "assistant", "model": model}
         return {**head, "content": blocks, "usage": dict(usage)}
 
-    @property
-    def _effort(self) -> Any:
-        """Effort for models that take no `thinking`: the client's, `high` if adaptive, else by the thinking budget."""
-        thinking, effort = self.body["thinking"], fields_in(self.body.get("output_config")).get("effort")
-        if effort is not None or thinking.get("type") == "adaptive":
-            return "high" if effort is None else effort
-        budget = thinking.get("budget_tokens")
-        tokens = max(0, budget) if isinstance(budget, int) else 0
-        return next(word for least, word in _EFFORTS if tokens >= least)
-
-    @property
-    def _thinks(self) -> bool:
-        """Whether the client asks the model to think, and wants its thoughts."""
-        return fields_in(self.body.get("thinking")).get("type") in ("enabled", "adaptive")
-
     def _blocks(self, reply: ServedMessage) -> list[dict[str, Any]]:
         """Return a message's blocks; thinking is readable if the client asks for it."""
-        blocks: list[dict[str, Any]] = []
-        if (thinking := reply.packed(wanted=self._thinks)) is not None:
-            hides = self._thinks and self.body["thinking"].get("display") == "omitted"
+        blocks, wanted = list[dict[str, Any]](), thinks(self.body)
+        if (thinking := reply.packed(wanted=wanted)) is not None:
+            hides = wanted and self.body["thinking"].get("display") == "omitted"
             readable = {"type": "thinking", "thinking": "" if hides else reply.thoughts, "signature": thinking}
-            blocks.append(readable if self._thinks else {"type": "redacted_thinking", "data": thinking})
+            blocks.append(readable if wanted else {"type": "redacted_thinking", "data": thinking})
         blocks += [{"type": "text", "text": text} for text in (reply.text, reply.refusal) if text]
         blocks += [
             {"type": "tool_use", "id": call, "name": name, "input": arguments_object(arguments)}

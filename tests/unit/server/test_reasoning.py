@@ -17,6 +17,7 @@ from packages import Package
 from cascade import Orchestrator
 from cascade.chat import ChatRequest
 from cascade.conformal.scope import kind_of
+from cascade.logs.chats import options_in
 from cascade.plans.verdict import judged_fields
 from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.histories import accepted, mark_of, packed, taken_back, unpacked, with_mark
@@ -264,30 +265,25 @@ def test_no_judge_reads_thinking():
 
 
 @pytest.mark.parametrize(
-    ("body", "fields"),
+    ("body", "effort"),
     [
-        ({"thinking": {"type": "adaptive"}}, {"reasoning_effort": "high"}),
-        (
-            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}},
-            {"reasoning_effort": "low", "output_config": {"effort": "low"}},
-        ),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2_048}}, {"reasoning_effort": "medium"}),
-        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, {"reasoning_effort": "low"}),
-        ({"output_config": {"effort": "low"}}, {"output_config": {"effort": "low"}}),
+        ({"thinking": {"type": "adaptive"}}, "high"),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, "low"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2_048}}, "medium"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "low"),
+        ({"output_config": {"effort": "low"}}, None),
     ],
 )
-def test_a_model_is_sent_thinking_or_an_effort(body, fields):
+def test_a_model_is_sent_thinking_or_an_effort(body, effort):
     request = Messages({"messages": [{"role": "user", "content": "Hi"}], **body}, "t").request()
     asked = ChatRequest.from_openai({**request, "model": "m"})
-    thinking = {name: body[name] for name in ("thinking",) if name in body}
-    assert asked.options == {**thinking, **fields}
+    assert asked.options == body
+    assert kind_of(asked) == kind_of(ChatRequest(asked.messages, options_in(body)))  # a log of the same body
     knows = frozenset({"thinking", "output_config"})
     models = Fields({"claude": ModelFields("claude-opus-5", lambda _: knows), "gpt": ModelFields("gpt-5")})
     sent = {model: models.sent(call(model=model, chat=asked)).chat for model in ("claude", "gpt")}
-    effort = {name: fields[name] for name in ("reasoning_effort",) if name in fields}
-    config = {name: fields[name] for name in ("output_config",) if name in fields}
     assert sent["claude"] is not None
     assert sent["gpt"] is not None
-    assert (sent["claude"].options, sent["gpt"].options) == ({**thinking, **config}, effort)
-    assert models.unsent(asked) == tuple(config)
-    assert thinking.keys() <= kind_of(asked).keys()
+    assert (sent["claude"].options, sent["gpt"].options) == (body, {"reasoning_effort": effort} if effort else {})
+    assert models.unsent(asked) == tuple(body.keys() - {"thinking"})
+    assert body.keys() <= kind_of(asked).keys()
