@@ -263,11 +263,10 @@ class _Queue:
         """Wait until all entries so far are written or lost; return whether all are written."""
         with self._changed:
             last, lost = self._accepted, self._lost
-            return self._changed.wait_for(lambda: self._oldest() > last, timeout_s) and self._lost == lost
-
-    def _oldest(self) -> int:
-        """Return the number of the oldest entry that is neither written nor lost, or the next one's."""
-        return min((entry.number for entry in [*self._writing, *self._waiting]), default=self._accepted + 1)
+            ended = self._changed.wait_for(
+                lambda: all(entry.number > last for entry in [*self._writing, *self._waiting]), timeout_s
+            )
+            return ended and self._lost == lost
 
     def begin_to_close(self) -> None:
         """Tell the thread to end when it has written everything, without waiting."""

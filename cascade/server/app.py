@@ -210,7 +210,7 @@ class Edge:
 
     Attributes:
         life: the context manager that starts and stops the edge.
-        newcomers: connections on which no request was admitted yet, until it takes over others.
+        admission: the limits of its requests.
         tasks: the tasks that run beside the requests.
 
     Raises:
@@ -222,8 +222,7 @@ class Edge:
         catalogs = [Catalog.of(runtime.config, runtime.levels) for runtime in (at.runtime for at in orchestrators)]
         counts = [tools.counts[number] for number in range(len(catalogs))]
         self.settings, self._names, self._tools = first.config.server, Names(*catalogs), tools
-        self._admission = Admission(self.settings, self._names.routes)
-        self.newcomers = self._admission.newcomers
+        self.admission = Admission(self.settings, self._names.routes)
         self.cascades = [_cascade(*parts) for parts in zip(orchestrators, catalogs, counts, strict=True)]
         for cascade in self.cascades[1:]:
             cascade.runtime.spend_with(first)
@@ -283,7 +282,7 @@ class Edge:
 
     async def _counted(self) -> str:
         """Return the counts of the server and of each cascade."""
-        admission = self._admission
+        admission = self.admission
         shared = self._tools.text + family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used)
         shared += family("in_flight", "Requests under way.", admission.places.used)
         shared += family("newcomers", "Connections without an admitted request.", len(admission.newcomers))
@@ -323,7 +322,7 @@ class Edge:
 
     def take_over(self, before: Edge) -> None:
         """Take over the state of an earlier edge."""
-        self._admission.take_over(before._admission)
+        self.admission.take_over(before.admission)
         for cascade, earlier in zip(self.cascades, before.cascades, strict=True):
             cascade.take_over(earlier)
 
@@ -411,7 +410,7 @@ class Edge:
         exchange.owner = key = auth.check(exchange.headers, settings)
         CALLER.set(exchange.key)
         OUTLIVING.set(exchange.calls)
-        exchange.visit = self._admission.visit(key)
+        exchange.visit = self.admission.visit(key)
         if ADMITTED in scope:
             scope[ADMITTED]()
         opens = auth.SCOPES.get(f"{scope['method']} {path}", auth.SCOPES.get(path))

@@ -38,7 +38,7 @@ class Budgets:
     def __init__(self, runtime: Runtime, tools: Instruments) -> None:
         self._runtime, self._tools, self._posts = runtime, tools, set[asyncio.Task[None]]()
         self._alerts, self._url = runtime.config.budget.alerts, runtime.config.alerts_url
-        self._today = ""
+        self._today, self._seen_s = "", 0.0
 
     @property
     def _spending(self) -> Spending:
@@ -83,9 +83,11 @@ class Budgets:
         """Book expired holds, forget past periods, and alert on each account that has reached a share of its cap."""
         spending, alerts = self._spending, self._alerts
         await asyncio.to_thread(spending.ledger.recover, datetime.now(UTC).timestamp())
-        if self._today != (today := spending.caps.periods(spending.now_s())["day"]):
-            await asyncio.to_thread(spending.prune)
-            self._today = today
+        now_s = spending.now_s()
+        if self._today != (today := spending.caps.periods(now_s)["day"]):
+            # A clock that is ahead for less than a day forgets nothing: the last day that began here counts, too.
+            await asyncio.to_thread(spending.prune, min(now_s, self._seen_s))
+            self._today, self._seen_s = today, now_s
         if alerts is None:
             return
         for name, (cap, stands) in (await asyncio.to_thread(spending.used, _MOST, *alerts.at)).items():

@@ -352,14 +352,14 @@ def listener(gateway: Gateway) -> Config:
 
     from cascade.server.connection import LimitedConnection
 
-    settings = gateway.edge.settings
+    settings, admission = gateway.edge.settings, gateway.edge.admission
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return Config(
         gateway,
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=cast("Any", partial(LimitedConnection, settings.max_head_bytes, settings.body_s, gateway.edge.newcomers)),
+        http=cast("Any", partial(LimitedConnection, settings.max_head_bytes, settings.body_s, admission.newcomers)),
         ws="none",
         lifespan="on",
         interface="asgi3",

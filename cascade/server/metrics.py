@@ -47,8 +47,6 @@ _STALE_S = 5 * _TOLD_S
 PARENT = "parent"
 """The place of the workers' parent, which serves no requests."""
 _ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting"))
-
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ERROR = 400
 _BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -374,7 +372,7 @@ class Instruments:
     access: AccessLog | None = None
     peers: WorkerCounts | None = None
     counts: defaultdict[int, Metrics] = field(default_factory=lambda: defaultdict(Metrics))
-    reloads: Counter[str] = field(default_factory=Counter)
+    reloads: Counter[str] = field(default_factory=lambda: Counter(done=0, refused=0))
     alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
     webhook_failures: Counter[str] = field(default_factory=Counter)
 
@@ -397,8 +395,7 @@ class Instruments:
 
 def of_reloads(reloads: Mapping[str, int]) -> str:
     """Return the counts of configurations read again, by the outcome, in Prometheus' text form."""
-    counts = {outcome: reloads.get(outcome, 0) for outcome in ("done", "refused")}
-    return family("reloads_total", "Configurations read again.", counts, "outcome")
+    return family("reloads_total", "Configurations read again.", reloads, "outcome")
 
 
 _OF_CASCADE = re.compile(r"^(cascade_(?!budget_|loop_lag_)\w+)(?:\{|(?= ))", re.MULTILINE)

@@ -42,8 +42,7 @@ class _WorkerProcess:
 
     process: Any
     pipe: Connection
-    is_up: bool = False
-    refused: bool = False
+    word: str = ""
     error: CascadeError | None = None
     settled: threading.Event = field(default_factory=threading.Event)
     """Set when the worker is up, has tried a reload that it was told to make, or has ended."""
@@ -52,10 +51,9 @@ class _WorkerProcess:
         """Read the worker's messages until it has ended; `up` is called once it serves."""
         with suppress(EOFError, OSError):
             while isinstance(word := self.pipe.recv(), str):
+                self.word = word
                 if word == _UP:
-                    self.is_up = True
                     up()
-                self.refused = word == _REFUSED
                 self.settled.set()
             self.error = word
         self.process.join()  # a worker ends itself when the pipe is closed
@@ -71,7 +69,7 @@ class Supervisor:
         self._missing = self._serving[0].server.workers
         self._signals, self._stops, self._lock = SimpleQueue[int](), threading.Event(), threading.Lock()
         self._workers: dict[str, _WorkerProcess] = {}
-        self._restarts, self._reloads = 0, Counter[str]()
+        self._restarts, self._reloads = 0, Counter(done=0, refused=0)
 
     def serve(self, listening: Callable[[int], None]) -> None:
         """Serve until a signal ends it, as `lifecycle.serve` does; raise its errors, the parent's own or a worker's."""
@@ -107,7 +105,7 @@ class Supervisor:
             # SIGTERM: process managers may signal a whole group at once
             error = worker.error or (None if worker.process.exitcode in {0, -signal.SIGTERM} else StoreError(ended))
             if self._stops.is_set():
-                return error if worker.is_up else None
+                return error if worker.word else None
             if self._missing > 0:  # the first ones are still starting
                 self._signals.put(signal.SIGTERM)
                 return error
@@ -139,7 +137,7 @@ class Supervisor:
                 listening()
 
     def _reload(self) -> None:
-        """Send the configuration, read again, to each worker in turn, if it is valid; later ones start with it."""
+        """Send the configuration, read again, to each worker in turn, if it and the first one of them can serve it."""
         earlier, workers = self._serving, [*self._workers.values()]
         try:
             configs = self._again()
@@ -149,14 +147,19 @@ class Supervisor:
             self._write()
             return
         for worker in workers:
+            worker.word = worker.word and _UP
+        for worker in workers:
             worker.settled.wait()
             worker.settled.clear()
             if worker.process.exitcode is None:
                 with suppress(OSError):
                     worker.pipe.send(configs)
                     worker.settled.wait()
-        if any(worker.refused for worker in workers):
-            self._serving = earlier
+            if worker.word == _REFUSED and any(other.word == _RELOADED for other in workers):
+                worker.process.terminate()  # it is started again, and serves what the others do
+            elif worker.word == _REFUSED:
+                self._serving = earlier
+                break
 
     def _write(self) -> None:
         text = family("worker_restarts_total", "Workers that died and were started again.", self._restarts)

@@ -199,9 +199,9 @@ class Spending:
         """Return the time by the ledger's clock, which decides the day, since clocks of replicas may differ."""
         return datetime.now(UTC).timestamp() if self.bookings is None else self.bookings.now_s()
 
-    def prune(self) -> None:
-        """Forget the accounts of days and months that ended at least a day ago, once nothing is held on them."""
-        oldest = self.caps.periods(self.now_s() - _DAY_S)
+    def prune(self, now_s: float) -> None:
+        """Forget the accounts of days and months that ended a day before a time, once nothing is held on them."""
+        oldest = self.caps.periods(now_s - _DAY_S)
         self.ledger.prune(oldest)
         if self.stand_in is not None:
             self.stand_in.prune(oldest)

@@ -21,6 +21,7 @@ from cascade.server import budgets
 from cascade.server.auth import new_key
 from cascade.server.budgets import Budgets
 from cascade.server.metrics import Instruments
+from cascade.serving.spending import Spending
 
 from .served import ASK, CONFIG, asgi, orchestrator
 from .test_sight import samples
@@ -211,10 +212,14 @@ async def test_a_webhook_that_fails_is_tried_again_counted_and_holds_up_nothing(
     assert (tools.webhook_failures.total(), len(hook.posted)) == (failures, failures + 1)
 
 
-async def test_an_expired_hold_is_booked_though_no_call_asks_for_its_money_and_a_past_day_is_forgotten():
+async def test_an_expired_hold_is_booked_and_a_past_day_is_forgotten_but_none_by_a_clock_that_is_ahead(monkeypatch):
     async with orchestrator(budget={"caps": [{"usd": 1}]}) as served:
         ledger = served.runtime.spending.ledger
-        for day, ends_s in ((" day:2020-01-01", 0.0), ("", 1e12), ("", 0.0)):
+        past, today = " day:1970-01-03", " day:1970-01-10"
+        for day, ends_s in ((past, 0.0), (today, 0.0), ("", 1e12), ("", 0.0)):
             ledger.reserve(5, {f"all{day}": 10}, ends_s)
-        await watching(served)[0].look()
-        assert [ledger.account(name)[:2] for name in ("all", "all day:2020-01-01")] == [(5, 5), (0, 0)]
+        watch = watching(served)[0]
+        for day in (9, 11, 9, 10):
+            monkeypatch.setattr(Spending, "now_s", lambda _, day=day: day * 86_400.0)
+            await watch.look()
+        assert [ledger.account(f"all{name}")[:2] for name in ("", today, past)] == [(5, 5), (5, 0), (0, 0)]

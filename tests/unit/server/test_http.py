@@ -61,7 +61,8 @@ async def test_what_happened_is_explained_on_request_in_one_sentence_and_by_step
     assert fields["served_by"] == response.headers["x-cascade-served-by"] == "large"
     assert ", ".join(fields["asked"]) == response.headers["x-cascade-asked"] == "small, large"
     assert fields["summary"] == "small and large answered; large is served"
-    assert [step["step"] for step in fields["steps"]] == [1, 2]
+    assert [(step["step"], step["models"]) for step in fields["steps"]] == [(1, ["small"]), (2, ["large"])]
+    assert "Rhine" not in response.text  # no text of a candidate
     assert fields["stopped"] == "horizon"
 
 

@@ -58,6 +58,17 @@ def workers(parent: int) -> list[int]:
     return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes() and lives(pid)]
 
 
+REFUSING = """
+from pathlib import Path
+from cascade.providers.registry import create
+
+def make(settings):
+    turn, *later = Path("turns").read_text().split() or [""]
+    Path("turns").write_text(" ".join(later))
+    assert turn != "refused"
+    return create("openai_http", settings)
+"""
+"""A provider that cannot be made at each turn which the file `turns` names so."""
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
 
 
@@ -78,9 +89,11 @@ def test_a_group_that_is_told_to_end_while_it_starts_has_ended_well(tmp_path):
 
 @needs_proc
 def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
-    path, provider = tmp_path / "cascade.yaml", {"kind": "openai_http", "api_base": loopback.address}
+    path, provider = tmp_path / "cascade.yaml", {"kind": "refusing:make", "api_base": loopback.address}
+    (tmp_path / "refusing.py").write_text(REFUSING, "utf-8")
 
-    def write(price: float) -> None:
+    def write(price: float, turns: str = "") -> None:
+        (tmp_path / "turns").write_text(turns, "utf-8")
         models = {**CONFIG["models"], "base": {"model": "small", "price": {"input": price, "output": 2.0}}}
         for name, server in (("cascade", {"port": 0}), ("sales", {"name": "sales"})):
             settings = {**CONFIG, "models": models, "provider": provider, "server": server}
@@ -117,13 +130,22 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
         until(lambda: len(costs() - before) == len(costs()) == 1)
         after = costs()
         assert (len(before), len(after), before & after) == (1, 1, set())
+        write(60.0, "done done refused done done end")  # both cascades of a worker; the second worker; it starts again
+        process.send_signal(signal.SIGHUP)
+        until(lambda: (tmp_path / "turns").read_text("utf-8") == "end" and len(costs()) == 1)
+        last, refused = costs(), 'cascade_reloads_total{outcome="refused"}'
+        assert (len(last), last & after, counts()["cascade_worker_restarts_total"]) == (1, set(), 2)
+        count = counts()[refused]
+        write(1.0, "refused")  # by the first worker
+        process.send_signal(signal.SIGHUP)
+        until(lambda: counts()[refused] == count + 1)
         path.write_text("{", "utf-8")
         process.send_signal(signal.SIGHUP)
-        until(lambda: counts()['cascade_reloads_total{outcome="refused"}'] == 1)
+        until(lambda: counts()[refused] == count + 2)
         for pid in workers(process.pid):
             os.kill(pid, signal.SIGKILL)
         until(lambda: counts()["cascade_workers"] == 2)  # the new ones serve what the killed ones did
-        assert costs() == after
+        assert costs() == last
         pids = workers(process.pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
