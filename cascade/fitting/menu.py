@@ -5,17 +5,17 @@ probability 1 − δ, and any request may be used to choose among them. Losses a
 level (`certify.spent`); what it leaves, which depends only on the number of requests, goes to the next member.
 
 The learned rule comes last. If a score says how good an answer is, the rule has a twentieth of the level, which takes
-next to nothing from the simple tests; if only the length of a reply is known, it has three quarters; if nothing, four
-fifths. Some signals mislead: unless it learns beside a length, a pair without such a score also has a random choice.
+next to nothing from the simple tests; if only the length of a reply is known, it has three quarters; if nothing (or all
+replies are of one length), four fifths: then a pair without such a score also has a random choice, as signals mislead.
 
 Reference: `design/path.md`; the union bound.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -104,8 +104,7 @@ def _plans(log: Log) -> list[tuple[int, ...]]:
 
 def _member(log: Log, name: str, plan: tuple[int, ...], share: float, make: Callable[..., Policy]) -> Member:
     nodes = None if len(plan) == log.width else plan
-    title = f"{name}: {' > '.join(log.nodes[node].name for node in plan)}"
-    return Member(title, share, partial(make, nodes=nodes))
+    return Member(f"{name}: {' > '.join(log.nodes[node].name for node in plan)}", share, partial(make, nodes=nodes))
 
 
 def menu(calibration: Log, training: Log, promise: Promise, level: float) -> list[Member]:
@@ -119,14 +118,15 @@ def menu(calibration: Log, training: Log, promise: Promise, level: float) -> lis
     """
     rows = np.flatnonzero(~calibration.in_groups(set(training.groups)))
     score, enough = known_score(calibration), np.count_nonzero(training.bought.all(axis=1)) >= LEAST and rows.size
-    by_length, simple = score is not None and score.signal == TIE, partial(simple_members, calibration, chance=True)
+    weak, simple = score is None or score.signal == TIE, partial(simple_members, calibration, chance=True)
+    by_length = weak and score is not None and bool(np.ptp(calibration.signals[TIE][:, :-1], axis=0).any())
     if not enough or not calibration.decides.all():
         return simple()
     from cascade.policies.learned import MOST_NODES, learn
 
     if not 2 <= calibration.width <= MOST_NODES:
         return simple()
-    share = BESIDE_LENGTH if by_length else BESIDE_CHANCE if score is None else BESIDE_SCORE
+    share = BESIDE_LENGTH if by_length else BESIDE_CHANCE if weak else BESIDE_SCORE
     allowed_losses = most_losses(rows.size, promise.tested_risk, level * share) or 0
     allowed = max(allowed_losses / rows.size, promise.tested_risk / 3)
     return [
@@ -188,4 +188,4 @@ def reference_costs(log: Log) -> Ints:
 def cheapest(tested: Sequence[MemberResult]) -> MemberResult | None:
     """Return the cheapest member if it costs less than the reference; None: only the reference is asked."""
     saving = [member for member in tested if member.cost is not None and member.cost < 1.0]
-    return min(saving, key=lambda member: member.cost or math.inf) if saving else None
+    return min(saving, key=attrgetter("cost"), default=None)

@@ -10,7 +10,7 @@ from cascade.conformal.promise import Promise
 from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided
 from cascade.fitting.fit import FitSettings, fit
-from cascade.fitting.menu import menu, run_tests
+from cascade.fitting.menu import cheapest, menu, run_tests
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.learned import Learned
 from cascade.policies.policy import Random, Threshold
@@ -39,6 +39,7 @@ def together(log: Log) -> Log:
         (400, 4, None, [0.2375] * 4 + [0.05]),
         (400, 3, lengths, [0.25 / 3] * 3 + [0.75]),
         (300, 2, lengths, [0.5, 0.5]),
+        (400, 2, lambda log: replace(log, signals={"reply_tokens": np.ones((400, 2))}), [0.1, 0.1, 0.8]),
         (400, 2, nameless, [0.2, 0.8]),
         (300, 2, None, [1.0]),
         (300, 3, nameless, [0.5, 0.5]),
@@ -68,7 +69,7 @@ def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded():
     assert tested[-1].level <= 0.1
 
 
-def test_where_the_length_misleads_a_random_choice_saves(tmp_path):
+def test_where_the_length_misleads_a_random_choice_saves_and_what_costs_nothing_is_the_cheapest(tmp_path):
     log, rank = random_log(25, n=300, width=2, whole=True), np.random.default_rng(25).permutation(300)
     right = np.stack([rank >= 36, np.ones(300)], axis=1).astype(np.float64)  # the shortest twelfth part of ten is wrong
     cost = np.full((300, 2), [1, 100])
@@ -78,9 +79,8 @@ def test_where_the_length_misleads_a_random_choice_saves(tmp_path):
     done = fit(replace(log, signals={"reply_tokens": tokens}), PROMISE)
     assert isinstance(done.policy, Random)
     alone = next(member for member in done.tested if isinstance(member.policy, Threshold))
-    assert alone.cost is not None
-    assert done.saving.cost_share is not None
-    assert done.saving.cost_share < alone.cost - 0.2
+    assert (done.saving.cost_share or 1.0) < (alone.cost or 0.0) - 0.2
+    assert cheapest([alone, alone._replace(cost=0.0)]) == alone._replace(cost=0.0)
     policy_directory(done, done.log.nodes, date(2026, 1, 1)).write(tmp_path / "policy")
     assert PolicyDirectory.read(tmp_path / "policy").policy == done.policy
 
