@@ -151,12 +151,12 @@ def whole_problems(**numbers: object) -> list[str]:
     return kind_problems(Integral, "a whole number", **numbers)
 
 
-def nano_of(option: str, amount_usd: float | None) -> int | None:
-    """Return the amount that an option gives in nano-USD. Raises UsageError if it is not above 0."""
+def max_cost_nano_usd(amount_usd: float | None) -> int | None:
+    """Return the amount of --max-cost in nano-USD. Raises UsageError if it is not above 0."""
     if amount_usd is None:
         return None
     if not 0 < amount_usd < 1e9:
-        raise UsageError(f"{option} is an amount in USD above 0, not {amount_usd}.")
+        raise UsageError(f"--max-cost is an amount in USD above 0, not {amount_usd}.")
     return nano_usd(amount_usd)
 
 

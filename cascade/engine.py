@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.budget.charges import Budget, failed_call, paid_call
 from cascade.chat import ChatRequest
@@ -24,14 +24,13 @@ from cascade.plans.nodes import Plan
 from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer
 from cascade.providers.fields import Fields
 from cascade.resilience.event_loop import Deadline, Worker
-from cascade.types import NO_CERTIFICATE, SKIP, Answer, Call, Completion, Decision, Question, Request, Step, Usage
+from cascade.types import NO_CERTIFICATE, SKIP, Answer, Call, Completion, Decision, Question, Request, Run, Step, Usage
 
 if TYPE_CHECKING:
     from cascade.conformal.certificate import Certificate
     from cascade.conformal.scope import Scope
     from cascade.policies.live import LivePolicy
 
-Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
 """Reasons, other than the policy and the plan, for the end of a walk; no certificate covers such a walk."""
 
@@ -508,14 +507,11 @@ class Steps:
             self._worker.close()
 
 
-_YIELDED = Request, Step
-
-
 async def drive(walk: Run, call: Callable[[Request], Awaitable[Completion]], *, blocks: bool = False) -> Answer:
     """Run a question to its end and return the answer; cancelling closes it."""
     result: Completion | Exception | None = None
     with closing(Steps(walk, blocks=blocks)) as steps:
-        while isinstance(item := await steps.after(result), _YIELDED):
+        while isinstance(item := await steps.after(result), Request | Step):
             result = None
             if isinstance(item, Request):
                 try:

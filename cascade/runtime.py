@@ -15,7 +15,7 @@ from cascade.chat import Chat, ChatRequest, chat_request
 from cascade.checks import MAX_QUESTION_CHARS, above_zero, did_you_mean
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
-from cascade.engine import Run, RunPlan, RunTerms, drive, run
+from cascade.engine import RunPlan, RunTerms, drive, run
 from cascade.errors import BatchError, ClosedError, UsageError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.plans.nodes import Plan
@@ -25,7 +25,7 @@ from cascade.records.link import LATE_S
 from cascade.resilience.event_loop import SETTLE_S, STOPPED, Deadline, Halt, in_thread
 from cascade.safety import defuse
 from cascade.text import counted
-from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
+from cascade.types import Answer, Completion, Question, Request, Run, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
     from cascade.budget.caps import Account

@@ -11,11 +11,11 @@ from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import TypeAlias
 
-from cascade.engine import Run, Steps
+from cascade.engine import Steps
 from cascade.errors import BudgetExceededError, ProviderError
 from cascade.plans.reply import AnswerText
 from cascade.policies.signals import purposes_of
-from cascade.types import Answer, Completion, Request, Step, TextDelta
+from cascade.types import Answer, Completion, Request, Run, Step, TextDelta
 
 Pieces: TypeAlias = Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
 """Makes a call and yields the reply as it is written."""

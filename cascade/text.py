@@ -84,15 +84,6 @@ def percent(share: float, *, rest: bool = False) -> str:
     return f"{((1 - exact if rest else exact) * 100).normalize():f} %"
 
 
-def capital(text: str) -> str:
-    """Return a text with its first letter in upper case.
-
-    >>> capital("net benefit saves 3 %")
-    'Net benefit saves 3 %'
-    """
-    return f"{text[:1].upper()}{text[1:]}"
-
-
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 

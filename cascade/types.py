@@ -10,11 +10,11 @@ dataclass takes four times as long to create, a fifth of a question's whole over
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from cascade.errors import UsageError
 from cascade.money import Usage as Usage  # noqa: PLC0414 - a price is for a usage, and all values are found here
@@ -23,7 +23,6 @@ from cascade.money import total_nano_usd, usd_or_none
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
     from cascade.conformal.certificate import Certificate
-
 
 Role = Literal["system", "user", "assistant"]
 
@@ -492,6 +491,7 @@ class Answer:
         return document
 
 
+Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]  # one question in progress (`engine.run`)
 _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _IMPOSSIBLE_LOGPROB = -9999.0
 """OpenAI's value for the log-probability of an impossible token, since JSON has no infinity."""

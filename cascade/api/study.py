@@ -207,11 +207,11 @@ def evaluate(
     settings = policy_section(policy if isinstance(policy, Mapping) else named)
     directory = _certified(settings.path) if isinstance(settings, DirectoryConfig) else None
     promise = None if directory is None else directory.promise
+    kind, options = None if promise is None else promise.kind, _as_certified(options, directory)
     if audits:
         if directory is None or promise is None:
             raise UsageError("Audits test certificates: name a policy directory that has some.")
         return _audited(options, directory, promise, level, tell)
-    kind, options = None if promise is None else promise.kind, _as_certified(options, directory)
     reading, reports = read_judged(options, kind, tell), list[Report]()
     for data in datasets_for(reading, kind, options.matcher or _comparator(directory)):
         part, goal = data.log, promise or default_promise(data)
@@ -242,7 +242,6 @@ def _as_certified(options: LogOptions, directory: PolicyDirectory | None) -> Log
 
 
 def _audited(options: LogOptions, directory: PolicyDirectory, promise: Promise, level: float, tell: Tell) -> Result:
-    options = _as_certified(options, directory)
     audits, dropped = audits_of(read_log(options, None, tell).rows()), Dropped()
     reading = read(lambda: audits.rows, dropped, matcher=options.matcher)
     if dropped.describe():

@@ -129,7 +129,7 @@ def evaluate(
 
     Example: cascade evaluate episodes.parquet --policy "{kind: uala, threshold: 0.3}"
     """
-    options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
+    options = LogOptions(log, where, matcher, models=models, reviews=reviews, label_rate=label_rate)
     result = cascade.evaluate(options, _policy(policy), audits=audits, level=level, seed=seed, tell=say)
     print_result(result, as_json=as_json)
 
@@ -227,7 +227,7 @@ def verify(
     Example: cascade verify policy episodes.parquet
     Example: cascade verify policy -c cascade.yaml --canaries run
     """
-    options = None if log is None else LogOptions(log, where, matcher, None, models, reviews, label_rate)
+    options = log and LogOptions(log, where, matcher, models=models, reviews=reviews, label_rate=label_rate)
     done = cascade.verify(directory, options, config=config, canaries=canaries, runs_a_year=runs_a_year, tell=say)
     print_result(done, as_json=as_json)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from cascade.budget.charges import Budget, failed_call, paid_call
-from cascade.checks import did_you_mean, nano_of, refuse
+from cascade.checks import did_you_mean, max_cost_nano_usd, refuse
 from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, policies
 from cascade.engine import RunPlan, RunTerms, drive, run
@@ -34,7 +34,7 @@ from cascade.types import GUIDE_ONLY, Answer, Completion, Request
 
 MAX_FAILURES_IN_A_ROW = 20
 """This many consecutive failures mean an outage; the remaining questions are not asked."""
-
+_LAST = "the last with {} All paid answers are recorded: continue with --resume."
 
 BASELINES = BaseGuideConfig.baselines
 """The names of the baselines of rounds of base and guide."""
@@ -94,7 +94,7 @@ class CollectSettings:
     def __post_init__(self) -> None:
         counts = {"concurrency": self.concurrency, "limit": 1 if self.limit is None else self.limit}
         refuse(f"{name} must be 1 or more" for name, count in counts.items() if count < 1)
-        nano_of("--max-cost", self.max_cost_usd)
+        max_cost_nano_usd(self.max_cost_usd)
         if isinstance(self.matcher, str):
             object.__setattr__(self, "matcher", get_matcher(self.matcher))
 
@@ -201,7 +201,7 @@ class Collector:
         self._plans = (RunPlan(build_strategy(self.config)), *self.baselines)
         self._may_lack = self.config.strategy.has_parts
         self._prices = self.config.prices()
-        self._budget = Budget(nano_of("--max-cost", self.settings.max_cost_usd), self.journal.spent_nano_usd)
+        self._budget = Budget(max_cost_nano_usd(self.settings.max_cost_usd), self.journal.spent_nano_usd)
         self._whole = 0
         self._logged: set[str] = set()
         self._refusal_of: dict[str, str] = {}
@@ -330,12 +330,7 @@ class Collector:
             self.failed_in_a_row += 1
             outage = self.failed_in_a_row >= MAX_FAILURES_IN_A_ROW
         if outage:
-            self._stop(
-                ProviderError(
-                    f"{MAX_FAILURES_IN_A_ROW} consecutive questions failed, the last with {problem} All paid answers "
-                    f"are recorded: continue with --resume."
-                )
-            )
+            self._stop(ProviderError(f"{MAX_FAILURES_IN_A_ROW} consecutive questions failed, {_LAST.format(problem)}"))
 
     def _stop(self, error: CascadeError) -> None:
         with self.lock:
@@ -420,12 +415,8 @@ class Collector:
             self.refused_in_a_row[request.role] += 1
             outage = self.refused_in_a_row[request.role] >= MAX_FAILURES_IN_A_ROW
         if outage and self._may_lack:
-            self._stop(
-                ProviderError(
-                    f"{request.role} refused {MAX_FAILURES_IN_A_ROW} consecutive calls, the last with "
-                    f"{_in_words(error)} All paid answers are recorded: continue with --resume."
-                )
-            )
+            calls = f"{request.role} refused {MAX_FAILURES_IN_A_ROW} consecutive calls"
+            self._stop(ProviderError(f"{calls}, {_LAST.format(_in_words(error))}"))
 
     def _rows(self, plan: RunPlan, answer: Answer, question: AskedQuestion) -> Iterator[dict[str, Any]]:
         last = answer.steps[-1]

@@ -93,7 +93,7 @@ class CascadeConfig(Section):
             *(f"audits.{name}: modes draw with a secret and fall back to the guide; leave it out" for name in own),
             *_model_problems(self),
             *_provider_problems(self),
-            *_cap_problems(self),
+            *_unknown_caps(self),
         ]
         if problems:
             # One error carries all problems; `load` splits it again.
@@ -252,7 +252,7 @@ def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[st
             yield f"{name} and {entry.model} must both be decision models, or neither"
 
 
-def _cap_problems(config: CascadeConfig) -> Iterable[str]:
+def _unknown_caps(config: CascadeConfig) -> Iterable[str]:
     """Yield problems of caps on keys and models that do not exist."""
     ids = [entry.id for entry in config.models.values()]
     names = {"key": [key.name for key in config.server.keys], "model": [*config.models, *ids]}

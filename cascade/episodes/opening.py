@@ -23,8 +23,8 @@ DEMO_LADDER = "demo-ladder"
 """The base and the guide of the demo log, asked outright, as a ladder (`design/demo-log.md`)."""
 DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
-SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
-_FILES = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_ladder.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
+SHIPPED = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_ladder.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
+"""The files of the logs that ship with the package, by the logs' names."""
 
 _SMALL_BYTES = {".jsonl": 1 << 21, ".csv": 1 << 20, ".parquet": 1 << 18}
 """By ending: the largest file whose rows are kept in memory."""
@@ -108,10 +108,10 @@ def rows_of(
 @contextmanager
 def _file(name: str) -> Iterator[Path]:
     """Yield the path of the file of a log, given its name."""
-    if name not in _FILES:
+    if name not in SHIPPED:
         yield Path(name)
         return
-    with resources.as_file(resources.files("cascade").joinpath("data", _FILES[name])) as path:
+    with resources.as_file(resources.files("cascade").joinpath("data", SHIPPED[name])) as path:
         yield path
 
 

@@ -78,7 +78,8 @@ class Preset:
         sql: the expressions that are computed from these; `macros` is run first.
         drop: the condition of records that are left out, by reason; the reason "" is not counted.
         notes: the condition of records that are kept but noted, by the text of the note.
-        steps: "time": each call is a step; "models": each model is.
+        steps: "time": each call is a step; "models": each model is. Calls with one `trace` are an episode; without one,
+            those with one `question_id`, else one `call_id`, else, with `runs`, one question.
         whole: whether a question that not all models answered is left out.
         chats: whether a request of one plain message is also a chat request, not a question.
         files: whether each model has a file of its own; if costs are unknown, their order is that of the models.

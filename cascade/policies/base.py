@@ -8,6 +8,8 @@ from cascade.types import Question, Step
 
 ALWAYS, NEVER = float("inf"), float("-inf")
 """The score of an action that is taken at every threshold, and of one that is taken at none."""
+OF_FIRST, OF_LAST, ONWARD, SUREST = 1, 2, 3, 4
+"""Actions: serve the answer of a step's first node, or of its last; go on; serve the surest answer of all."""
 SHARED_PLACE = "answer"
 """The name of a candidate's place if several models fill it, as in a ladder (`episodes.rows`)."""
 

@@ -22,8 +22,8 @@ from cascade.conformal.path import Scores, walks
 from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
-from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.policy import GRID, REQUEST, SUREST, NodePolicy, Policy, Prompted, ReferenceOnly, Uala, as_read
+from cascade.policies.base import ALWAYS, NEVER, OF_FIRST, SHARED_PLACE, SUREST, Observation, Selection, StepScores
+from cascade.policies.policy import GRID, REQUEST, NodePolicy, Policy, Prompted, ReferenceOnly, Uala, as_read
 from cascade.registry import code_of, of_ones_own
 from cascade.table import COST, Floats, Ints, Log, Node
 from cascade.types import Candidate, Question, Step
@@ -234,7 +234,7 @@ class LivePolicy:
         cost = math.nan if None in paid else float(sum(filter(None, paid)))
         doubt, action = rule.after(signals, cost, nodes[-1])
         sure, enough = rule.surety(float(doubt)), rule.surety(self.kappa)
-        served = row[0] if action == 1 and row[0] is not None else newest
+        served = row[0] if action == OF_FIRST and row[0] is not None else newest
         rank = (nodes[-1] + 1) / len(self.nodes)
         ranks = tuple([rank if answer is served else None for answer in step.candidates]) if action != SUREST else None
         pair = None if sure is None or enough is None or math.isnan(doubt) else (sure, enough)

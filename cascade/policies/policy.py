@@ -20,6 +20,7 @@ from pydantic import ConfigDict, TypeAdapter
 from cascade.checks import did_you_mean
 from cascade.conformal.path import Scores, Walks, newest, surest, walks
 from cascade.errors import UsageError
+from cascade.policies.base import OF_FIRST, OF_LAST, SUREST
 from cascade.policies.signals import CHECKS, OF_SAMPLES, PROBABILITIES, SHARES, VERDICTS
 from cascade.registry import code_of
 from cascade.table import COST, Bools, Floats, Ints, Log
@@ -121,15 +122,12 @@ def as_read(log: Log) -> Log:
     return replace(log, right=unjudged, cost_nano_usd=cost, signals=signals, reference=None, baselines={})
 
 
-SUREST = 4  # the action that serves the surest of all answers, which the engine finds by itself
-
-
 class NodePolicy(Policy):
     """A policy whose doubt after a node reads this node alone, so it takes single numbers as well as whole columns."""
 
     @abstractmethod
     def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, Floats | int | None]:
-        """Return the doubt, and the answer served: 1 the step's first, 2 its last, `SUREST`, else the newest.
+        """Return the doubt, and the action that says which answer is served; for None or `ONWARD` it is the newest.
 
         Args:
             signals: its `columns` after the node, NaN where unknown: a number each, or arrays for all nodes of a log.
@@ -261,7 +259,7 @@ class Depth(NodePolicy):
 
     def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, int | None]:  # noqa: ARG002
         """Return a doubt that falls from node to node."""
-        return -1.0 - number, {"newest": None, "first": 1, "surest": SUREST}[self.serves]
+        return -1.0 - number, {"newest": None, "first": OF_FIRST, "surest": SUREST}[self.serves]
 
     def settings(self) -> dict[str, Any]:
         """Return what it serves, if not the newest answer."""
@@ -325,7 +323,7 @@ class Uala(NodePolicy):
         """Return the uncertainty, and the answer that the verdict judges right."""
         p = signals[VERDICT]
         doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
-        return ranked(doubt), 1.0 + (p < 0.5)
+        return ranked(doubt), np.where(p < 0.5, OF_LAST, OF_FIRST)
 
     def settings(self) -> dict[str, Any]:
         """Return whether a sure no ends the walk, if it does not."""
@@ -339,9 +337,9 @@ ACTION, EXIT = "decided_action", "says_exit"
 class Prompted(Policy):
     """Do what a model says: LLM as policy, and LLM-exit. There is nothing to calibrate.
 
-    The signal `decided_action` says 1 to serve and keep the base's answer, 2 the guide's, 3 to go on; `says_exit` says
-    1 to stop with every answer kept, 0 to go on. If a step has neither, or lacks the answer chosen, the walk goes on;
-    after the last step the newest answer is served.
+    The signal `decided_action` is `OF_FIRST` to serve and keep the base's answer, `OF_LAST` the guide's, or `ONWARD`;
+    `says_exit` is 1 to stop with every answer kept, 0 to go on. If a step has neither, or lacks the answer chosen, the
+    walk goes on; after the last step the newest answer is served.
 
     Reference: the "LLM policy" and "LLM-EXIT" baselines of the CCPO paper (2025).
     """
@@ -367,13 +365,13 @@ class Prompted(Policy):
 def _chosen(log: Log, action: Floats | int) -> tuple[Ints, Bools]:
     """Return the node served after each, and whether it is the one that an action chooses, which has an answer.
 
-    1 chooses the first node of the step, 2 the last, `SUREST`, as one number for all, the surest answer of all
-    (`path.surest`). Without a choice the newest answer is served; a step without an answer changes nothing.
+    `SUREST`, as one number for all, chooses the surest answer of all (`path.surest`). Without a choice the newest
+    answer is served; a step without an answer changes nothing.
     """
     steps, decides, answers = log.steps, log.decides, log.answers
     first, nodes = np.searchsorted(steps, steps), np.arange(steps.size)
-    of_first = (action == 1) & answers[:, first] & decides
-    of_last = (action == 2) & answers & decides
+    of_first = (action == OF_FIRST) & answers[:, first] & decides
+    of_last = (action == OF_LAST) & answers & decides
     if isinstance(action, int) and action == SUREST:
         return surest(log), of_last
     serve = np.where(of_first, first, np.where(of_last, nodes, newest(log)))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from cascade.budget.charges import cut_call, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, UsageError, logger
-from cascade.types import Answer, Call, Completion, Question, Request, Step
+from cascade.types import Answer, Call, Completion, Question, Request, Run, Step
 
 if TYPE_CHECKING:  # not loaded if traces are off
     from cascade.money import Price
     from cascade.records.writer import TraceWriter
-Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from cascade.identity import identity
 from cascade.money import exact_dollars
 from cascade.policies.policy import Policy
 from cascade.policies.signals import OF_OFFERS, about_live, not_live
-from cascade.text import capital, counted
+from cascade.text import counted
 from cascade.types import LAST_ONLY
 
 GUIDE = "the guide"
@@ -31,9 +31,8 @@ def about_requests(datasets: Sequence[Dataset], *, reference: bool = False) -> l
     advice = "so they count as one question: fill it in, or leave it null and give each question an episode_id"
     once = [f"the column question is empty in {blank:,} episodes, {advice}"] * (blank > 1)
     notices = [*once, *(notice for data in datasets for notice in _about_calls(data)), *unsaid]
-    return [
-        capital(notice) for notice in [*notices, *(_about_reference(datasets[0]) if reference and datasets else ())]
-    ]
+    compared = _about_reference(datasets[0]) if reference and datasets else ()
+    return [f"{notice[0].upper()}{notice[1:]}" for notice in (*notices, *compared)]
 
 
 def about_data_sets(datasets: Sequence[Dataset]) -> list[str]:

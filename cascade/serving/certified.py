@@ -22,7 +22,7 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Judge
 from cascade.conformal.scope import PROPERTIES, Scope, has_chats, kind_of, unlike
-from cascade.engine import Run, RunPlan
+from cascade.engine import RunPlan
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
 from cascade.identity import identity
@@ -34,7 +34,7 @@ from cascade.policies.policy import drawn_number
 from cascade.policies.signals import OF_CONFIDENCE
 from cascade.serving.conditions import void_reasons
 from cascade.serving.monitors import AuditOutcome, CertificateMonitors, differing, group_of, loss_of
-from cascade.types import NO_CERTIFICATE, Answer, Question
+from cascade.types import NO_CERTIFICATE, Answer, Question, Run
 
 CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"
 

@@ -19,6 +19,7 @@ from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
 from cascade.fitting.fit import Fit, FitSettings, fit, thresholds
+from cascade.policies.base import OF_FIRST, ONWARD
 from cascade.policies.live import STRICTEST
 from cascade.policies.networks import Networks, NetworkSettings, train
 from cascade.policies.policy import (
@@ -217,7 +218,7 @@ class Uniform(Policy):
         """Return the scores of a model that draws its action at random."""
         several = np.array([np.count_nonzero(log.steps == step) > 1 for step in log.steps])
         draws = np.array([[drawn_number(f"{self.seed}|{name}|{at}") for at in range(log.width)] for name in log.ids])
-        action = np.where(several, 1.0 + np.floor(3 * draws), 1.0 + 2 * np.floor(2 * draws))
+        action = np.where(several, OF_FIRST + np.floor(3 * draws), np.where(draws < 0.5, OF_FIRST, ONWARD))
         return Prompted().scores(replace(log, signals={ACTION: action}))
 
 

@@ -270,7 +270,7 @@ def _split(log: Log, promise: Promise, playing: Sequence[Method], split: tuple[i
 
 
 def _figures(played: Played, alone: Played) -> Iterator[float]:
-    """Yield a method's cost share, and the means of its columns."""
+    """Yield a method's cost share, then the means that end a `Row`, in its order."""
     priced = np.isfinite(played.cost) & np.isfinite(alone.cost)
     paid = float(alone.cost[priced].sum())
     yield float(played.cost[priced].sum()) / paid if paid else math.nan

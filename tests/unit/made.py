@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cascade import engine
-from cascade.engine import Run
 from cascade.errors import ProviderError
 from cascade.money import Price
 from cascade.plans.base import ModelUse
@@ -141,7 +140,7 @@ def caller(said: Iterable[str | Completion | BaseException], asked: list[Request
     return call
 
 
-def drive(walk: Run, call: Callable[[Request], Completion]) -> Answer:
+def drive(walk: Any, call: Callable[[Request], Completion]) -> Answer:
     """Run a question to its end with a function that answers at once."""
 
     async def answered(one: Request) -> Completion:

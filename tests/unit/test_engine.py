@@ -11,7 +11,7 @@ from cases import each
 
 from cascade import engine
 from cascade.budget.charges import Budget, failed_call, most_nano_usd, paid_call
-from cascade.engine import Run, RunPlan, RunTerms, by_answer, decide, run, surest_text
+from cascade.engine import RunPlan, RunTerms, by_answer, decide, run, surest_text
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -23,7 +23,7 @@ from cascade.errors import (
 from cascade.plans.base import ModelUse, Walk
 from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.base import Observation, Scorer, StepScores
-from cascade.types import Answer, Completion, Decision, Request, Step, Usage
+from cascade.types import Answer, Completion, Decision, Request, Run, Step, Usage
 from unit.certified import certificate
 from unit.made import (
     CHEAP,
