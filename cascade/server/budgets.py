@@ -119,6 +119,5 @@ class Budgets:
         """Return the amounts booked, and the counts of alerts, in Prometheus' text form."""
         booked, tools = {key or "": cost for key, cost in self._spending.booked.items()}, self._tools
         text = family("budget_booked_usd_total", "Everything booked, by key, with failed calls.", booked, "key")
-        labels = "account", "share"
-        text += family("budget_alerts_total", "Accounts that reached a share of their cap.", tools.alerts, *labels)
+        text += family("budget_alerts_total", "Accounts at a share of their cap.", tools.alerts, "account", "share")
         return text + family("webhook_failures_total", "Failed tries to post an alert.", tools.webhook_failures.total())

@@ -202,6 +202,7 @@ class Metrics:
         """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances))
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it
         await asyncio.wait([self._reading], timeout=_STORE_S)
         with suppress(StoreError, asyncio.InvalidStateError):
             return {name: (cap, stands.spent, stands.held) for name, (cap, stands) in self._reading.result().items()}

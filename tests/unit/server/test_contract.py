@@ -262,17 +262,12 @@ def test_no_key_no_store_and_no_money_of_others_leaves_in_a_message(caplog):
 # --- headers and chunks ---
 
 
-def answered(script: Any, **settings: Any) -> Answer:
-    with orchestrator(script, **settings) as served:
-        return served.chat(ASK)
-
-
 def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_out():
     late = Receipt("t", "small", ("small", "large"), answered=("small",)).extension(None)
     assert (late["asked"], "large" in late["summary"]) == (("small", "large"), False)
     assert dict(Receipt("t", cost_nano_usd=5).headers())["x-cascade-cost-usd"] == "0.000000005"
-    answer = answered({"small": [SURE]}, models={"base": "small", "guide": "large"})
-    names = [name for name, _ in Receipt("t").of(answer).headers()]
+    with orchestrator({"small": [SURE]}, models={"base": "small", "guide": "large"}) as served:
+        names = [name for name, _ in Receipt("t").of(served.chat(ASK)).headers()]
     assert names == ["x-cascade-served-by", "x-cascade-asked", "x-cascade-trace-id"]
 
 
@@ -300,7 +295,8 @@ def test_no_text_adds_an_event(text):
 
 
 def test_text_that_was_sent_is_not_sent_again():
-    events = ending(answered({"small": [SURE]}), {"cost_usd": "1"}, sent=("The ", "Danube."), usage=True)
+    with orchestrator({"small": [SURE]}) as served:
+        events = ending(served.chat(ASK), {"cost_usd": "1"}, sent=("The ", "Danube."), usage=True)
     deltas = [one["choices"][0]["delta"] for one in events[:-1]]
     assert deltas == [{"role": "assistant", "content": "The "}, {"content": "Danube."}, {}]
     assert events[-2]["cascade"] == {"cost_usd": "1"}

@@ -7,13 +7,14 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 import yaml
 from patience import until
 
-from cascade.errors import BadRequestError, ConfigError, ProviderUnavailableError
+from cascade.errors import BadRequestError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.providers.fake import FakeProvider
 from cascade.resilience.health import FAILURES
 from cascade.server.app import application
@@ -64,6 +65,15 @@ async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key
     assert spent == found['cascade_key_cost_usd_total{key="app"}'] == found["cascade_cost_usd_total"]
     assert found['cascade_budget_held_usd{account="key:app"}'] == 0
     assert [found[f'cascade_budget_cap_usd{{account="{name}"}}'] for name in ("key:app", "all day")] == [1, 2]
+
+
+async def test_balances_that_fail_too_late_are_left_out_and_no_error_is_logged(monkeypatch, caplog):
+    monkeypatch.setattr("cascade.server.metrics._STORE_S", 0)
+    counts, runtime = Metrics(), Mock(**{"balances.side_effect": StoreError("late")})
+    for _ in range(2):
+        assert await counts._balances(runtime) == {}
+        await asyncio.wait([counts._reading])
+    assert caplog.records == []
 
 
 async def test_no_client_chooses_a_label():

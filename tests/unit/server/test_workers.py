@@ -68,7 +68,6 @@ def make(settings):
     assert turn != "refused"
     return create("openai_http", settings)
 """
-"""A provider that cannot be made at each turn which the file `turns` names so."""
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
 
 

@@ -250,7 +250,6 @@ async def test_processes_that_share_a_store_share_the_caps_and_its_clock(tmp_pat
             spending.ledger._database.skew_s = -3 * 86_400.0  # their own clocks are three days fast
         await one.achat(ASK)
         await two.achat(ASK)
-        spending.prune(spending.now_s())
         with pytest.raises(BudgetExceededError):
             await one.achat(ASK)
         assert stands(two, *spending.caps.of({"all": None}, spending.ledger.now_s())) == Account(2 * BASE, 0)
