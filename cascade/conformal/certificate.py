@@ -177,8 +177,8 @@ alone is right.
         share, rest = percent(promise.risk, rest=True), percent(promise.risk)
         compared = "" if self.comparator is None else f", as {self.comparator} compares them"
         text = (
-            f"{sure} {over}, at least {share} of requests are served such that {rules.kept_when}{compared}. "
-            f"On at most {rest}, {rules.lost_when}."
+            f"{sure} {over}, at least {share} of {'such ' * (self.unit == 'group')}requests are served such that "
+            f"{rules.kept_when}{compared}. On at most {rest}, {rules.lost_when}."
         )
         if rules.graded:
             text = f"{sure} {over}, the mean loss is at most {rest}: 0 where {rules.kept_when}{compared}, else more."

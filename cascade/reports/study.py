@@ -99,7 +99,8 @@ def _lost_line(study: Study, row: Row) -> str:
         return "Lost: nothing, since the reference answered."
     theirs = ", the reference's where nothing was proven" * bool(row.refused)
     lost = f"{loss_line(study.promise, row.risk, 'the test requests')} on average{theirs}"
-    return f"{lost}; more than {risk} in {row.broken} of {tried} splits (chance alone can do this)."
+    why = "chance alone can do this" if study.groups == study.requests else "the promise counts each group once"
+    return f"{lost}; more than {risk} in {row.broken} of {tried} splits ({why})."
 
 
 def _advice(study: Study, command: str | None) -> str:
@@ -151,9 +152,8 @@ def _ways_table(study: Study) -> Table:
 
 
 def _method(row: Row, *, full: bool) -> tuple[str, ...]:
-    name = row.name if full else f"{row.name} (on {row.requests:.0f})"
     return (
-        name,
+        row.name if full else f"{row.name} (on {row.requests:.0f})",
         share(None if row.cost_share is None else row.cost_share.mean),
         _ends(row.saving),
         *(share(value) for value in (row.risk, row.right)),
