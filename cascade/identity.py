@@ -29,12 +29,12 @@ def question_id(question: str, context: str | None) -> str:
 _STORABLE = re.compile(r"[!-~]{1,100}")
 
 
-def storable(name: str) -> str:
+def name_key(name: str) -> str:
     """Return a client's name for something in a form that any database accepts as a key.
 
     A name of other than 1 to 100 printable ASCII characters, without blanks, is hashed.
 
-    >>> storable("ann"), storable("Ann Lee").startswith("sha256:")
+    >>> name_key("ann"), name_key("Ann Lee").startswith("sha256:")
     ('ann', True)
     """
     if _STORABLE.fullmatch(name):

@@ -65,6 +65,20 @@ def data_block(fields: Mapping[str, Any]) -> str:
     return "<data>\n{}\n</data>".format(data_object(fields).replace("<", "\\u003c"))
 
 
+def without_halves(text: str) -> str:
+    r"""Return a text that every database accepts: NUL and lone surrogates are replaced, two halves are one character.
+
+    >>> without_halves("\ud83d\ude00") == "\U0001f600", without_halves("a\ud83d\x00") == "a\ufffd\ufffd"
+    (True, True)
+    """
+    text = text.replace("\x00", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural with an s unless the count is 1.
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal, NamedTuple, TypeAlias
 
 from cascade.forks import now_and_after_fork
-from cascade.identity import storable
+from cascade.identity import name_key
 
 
 class Account(NamedTuple):
@@ -386,7 +386,7 @@ class Caps:
     def __init__(self, caps: Iterable[Cap] = (), zone: tzinfo = UTC) -> None:
         self._sizes, self._zone = dict[tuple[str, str | None], dict[str | None, int]](), zone
         for cap in caps:
-            self._sizes.setdefault((cap.scope, cap.window), {})[cap.name and storable(cap.name)] = cap.nano_usd
+            self._sizes.setdefault((cap.scope, cap.window), {})[cap.name and name_key(cap.name)] = cap.nano_usd
 
     def periods(self, now_s: float) -> dict[str | None, str]:
         """Return, by window, the suffix of the account names of the current period."""
@@ -410,7 +410,7 @@ class Caps:
         caps, periods = dict[str, int](), self.periods(now_s)
         for (per, window), sizes in self._sizes.items():
             given = names.get(per)
-            name = None if given is None else storable(given)
+            name = None if given is None else name_key(given)
             if per in names and (size := sizes.get(name, sizes.get(None))) is not None:
                 caps[f"{per if name is None else f'{per}:{name}'}{periods[window]}"] = size
         return caps
@@ -418,7 +418,7 @@ class Caps:
     def size(self, account: str, now_s: float) -> int | None:
         """Return the cap of an account; None if it has none, or its period is not the current one."""
         name = account.partition(" ")[0].partition(":")[2] or None
-        if name is not None and (scope(account) == "all" or storable(name) != name):
+        if name is not None and (scope(account) == "all" or name_key(name) != name):
             return None
         window = window_of(account)
         sizes = self._sizes.get((scope(account), window), {})

@@ -28,8 +28,8 @@ from cascade.logs.values import (
     TEXTS,
     TRUTH,
     WHOLE,
+    finite_row,
     fitting_signals,
-    storable,
 )
 
 _SQL_TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
@@ -278,15 +278,15 @@ def write_lines(file: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any
         try:
             file.write(f"{text}\n".encode())
         except UnicodeEncodeError:  # an unpaired surrogate has no UTF-8 form, but JSON can escape it
-            file.write(f"{json.dumps(storable(row))}\n".encode())
+            file.write(f"{json.dumps(finite_row(row))}\n".encode())
     return count
 
 
 def _encoded(row: Mapping[str, Any]) -> str:
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # a NaN or an infinity: `storable` walks through everything, so only now
-        return json.dumps(storable(row), ensure_ascii=False, allow_nan=False)
+    except ValueError:  # a NaN or an infinity: `finite_row` walks through everything, so only now
+        return json.dumps(finite_row(row), ensure_ascii=False, allow_nan=False)
 
 
 def copy_rows(duck: Duck, query: str, path: Path) -> int:

@@ -151,7 +151,7 @@ def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
     return filters
 
 
-def storable(row: Mapping[str, Any]) -> dict[str, Any]:
+def finite_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with null for each NaN or infinite number, and their columns named in its signals (F57).
 
     The names are in `signals["replay"]["not_finite"]`, which policies do not read.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from cascade.chat import ChatRequest
 from cascade.conformal.monitor import uniform
-from cascade.identity import storable
+from cascade.identity import name_key
 
 Role = Literal["fit", "certify", "audit"]
 GROUP_PREFIX = "group:"
@@ -23,7 +23,7 @@ def conversation_of(group: str | None, request: str) -> str:
 
     Equal texts make no conversation: many clients may send the same, and the promise is about requests as they come.
     """
-    return f"request:{request}" if group is None else f"{GROUP_PREFIX}{storable(group)}"
+    return f"request:{request}" if group is None else f"{GROUP_PREFIX}{name_key(group)}"
 
 
 def turn_of(name: str | None, chat: ChatRequest, request: str) -> str:
@@ -33,7 +33,7 @@ def turn_of(name: str | None, chat: ChatRequest, request: str) -> str:
     """
     if not name:
         return request
-    return storable(f"sha256 {hashlib.sha256(chat.canonical.encode()).hexdigest()} of {name}")
+    return name_key(f"sha256 {hashlib.sha256(chat.canonical.encode()).hexdigest()} of {name}")
 
 
 def goes_on(messages: Sequence[Mapping[str, Any]], examples: int = 0) -> bool:

@@ -15,7 +15,7 @@ from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
 from cascade.chat import ENDINGS, ChatRequest, calls_of, function_of, output_text, part_texts, refusal_of, tool_call
 from cascade.errors import BadResponseError, EmptyCompletionError, RefusedError, from_status, quote
 from cascade.providers.base import Payload
-from cascade.text import same_model
+from cascade.text import same_model, without_halves
 from cascade.types import Completion, Iteration, Request, Token, Usage
 
 MAX_TEXT_CHARS = 1_000_000
@@ -344,15 +344,8 @@ def is_storable(text: str) -> bool:
 
 
 def as_storable(text: str) -> str:
-    r"""Return a text with a replacement character for each NUL and lone surrogate; two halves become one character.
-
-    >>> as_storable("\ud83d\ude00") == "\U0001f600", as_storable("a\ud83d") == "a\ufffd"
-    (True, True)
-    """
-    if is_storable(text):
-        return text
-    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return _UNSTORABLE.sub("\ufffd", joined)
+    """Return a text without NUL and lone surrogates."""
+    return text if is_storable(text) else without_halves(text)
 
 
 def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any]:

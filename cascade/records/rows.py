@@ -16,9 +16,9 @@ from cascade.checks import did_you_mean
 from cascade.errors import UnfitRowsError
 from cascade.logs import schema
 from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION, hashed
-from cascade.logs.values import AS_JSON, CHECKS, KINDS, OddValueError, instant, storable
+from cascade.logs.values import AS_JSON, CHECKS, KINDS, OddValueError, finite_row, instant
 from cascade.safety import holds_key, redact
-from cascade.text import decoded
+from cascade.text import decoded, without_halves
 from cascade.types import Answer
 
 Content = Literal["full", "hash", "none"]
@@ -38,7 +38,7 @@ def records(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             try:
                 record = _values(row)
             except OddValueError:  # NaN or an infinite number becomes null, and the row names its column (F57)
-                record = _values(storable(row))
+                record = _values(finite_row(row))
         except (OddValueError, RecursionError) as error:
             reason = "a value contains itself" if isinstance(error, RecursionError) else error
             raise UnfitRowsError(f"Nothing was written; row {number} does not fit: {reason}.") from None
@@ -78,17 +78,7 @@ def _value(name: str, value: Any) -> Any:
     checked = CHECKS[name](name, value)
     if KINDS[name] in AS_JSON:
         return _encode(checked)
-    return _storable_text(checked) if isinstance(checked, str) else checked
-
-
-def _storable_text(text: str) -> str:
-    """Return a text that both databases accept: NUL and half surrogate pairs are replaced (F29)."""
-    text = text.replace("\x00", "\ufffd")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return without_halves(checked) if isinstance(checked, str) else checked
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
