@@ -185,7 +185,8 @@ class Duck:
     def _refused(self, error: Exception) -> UsageError:
         """Return an error with the first line of duckdb's and the files that it was opened for."""
         names = ", ".join(str(path) for path in self._files) or "the log"
-        return UsageError(f"{names} cannot be read or written: {str(error).splitlines()[0]}")
+        advice = {"OutOfMemoryException": " (cascade import --memory raises the limit)"}.get(type(error).__name__, "")
+        return UsageError(f"{names} cannot be read or written: {str(error).splitlines()[0]}{advice}")
 
     def value(self, sql: str) -> Any:
         """Return the only value of a query."""

@@ -217,11 +217,14 @@ def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell |
         return partial(write_rows, tables, options, placed=True)
     paths: dict[str, Sequence[str]] = {**chosen.columns}
     if chosen.name == "table":
-        targets = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}
-        paths |= {name: [name] for name in names if name in targets or name.startswith(SIGNALS)}
+        fields = [*names, *(path for path in _paths_inside(tables) if "." in path)]
+        targets, answer = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}, mapped.columns.get("answer", "answer")
+        paths = {name: [name] for name in names if name in targets or name.startswith(SIGNALS)}
+        spelled = {name: [*listed, *(f"{answer}.{path}" for path in listed)] for name, listed in chosen.columns.items()}
+        paths |= {name: has for name in spelled if (has := [path for path in spelled[name] if path in fields])}
     paths |= {name: [path, *([f"scores.{path}"] if chosen.prepare else [])] for name, path in mapped.columns.items()}
     if chosen.name == "table":
-        chosen = _of_table(tables, chosen, paths, names)
+        chosen = _of_table(tables, chosen, paths, fields)
         used = {name for found in paths.values() for path in found for name in (path, path.split(".")[0])}
         ignored = [name for name in names if name not in used]
         unread = [f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else []
@@ -320,9 +323,8 @@ def _leaves(value: Any, path: str = "") -> Iterator[str]:
 # --- tables ---
 
 
-def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], names: Sequence[str]) -> Preset:
+def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], fields: Sequence[str]) -> Preset:
     """Return the preset for a table with a row per call; raise UsageError with a line to paste if it lacks columns."""
-    fields = [*names, *(path for path in _paths_inside(tables) if "." in path)]
     several = len(tables.sources) > 1
     lacking = missing(fields, {name: path[0] for name, path in paths.items()} | ({"model": ""} if several else {}))
     if lacking:
@@ -338,16 +340,20 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
     if each_file:
         _check_joined(tables, paths)
     timed = {"step", "walk", "candidate"} if each_file else {"step", "walk", "candidate", "trace"}
-    by_model = (several or "model" in paths) and not paths.keys() & timed
+    steps = "models" if (several or "model" in paths) and not paths.keys() & timed else "time"
     asks = [name for name in _ASKS if name in paths]
+    # Anthropic counts tokens read from a cache or written to it beside the others
+    start = paths.get("input_tokens", ("?",))[0].removesuffix("input_tokens")
+    cached = {f"{start}cache_read_input_tokens", f"{start}cache_creation_input_tokens"}.intersection
+    beside = [name for name in ("cached_input_tokens", "written_input_tokens") if cached(paths.get(name, ()))]
     drop = {
         _BLANK: f"coalesce({', '.join(asks)}) IS NULL",
         **second_header([*asks, *_ANSWERS & paths.keys()]),
         **({"a failed call": _FAILED} if "answer" in paths else {}),
     }
-    return replace(
-        chosen, steps="models" if by_model else "time", runs=each_file or "trace" not in paths, files=several, drop=drop
-    )
+    total = "whole(input_tokens)" + "".join(f" + coalesce(whole({name}), 0)" for name in beside)
+    sql = {**chosen.sql, "input_tokens": total} if beside else chosen.sql
+    return replace(chosen, steps=steps, runs=each_file or "trace" not in paths, files=several, drop=drop, sql=sql)
 
 
 _FAILED = """json_extract_string(as_object(answer), '/error/message') IS NOT NULL AND

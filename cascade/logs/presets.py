@@ -22,11 +22,11 @@ from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 OWN = "cascade"
 """The kind of cascade's own logs; all other kinds are names of presets."""
-ALSO = ("cost_usd", "latency_s")
-"""Targets of a mapping besides cascade's columns, in USD and in seconds. "signals.NAME" is a target, too."""
+ALSO = ("cost_usd", "latency_s", "written_input_tokens", "hour_input_tokens")
+"""Targets of a mapping besides cascade's columns: USD, seconds, tokens new to a cache. "signals.NAME" is one, too."""
 SIGNALS = "signals."
 LOGPROB = "signals.reply_mean_logprob"
-_OF_MODEL = ("answer", "correct", *ALSO, "cost_nano_usd", "latency_ms", "input_tokens", "output_tokens")
+_OF_MODEL = ("answer", "correct", *ALSO[:2], "cost_nano_usd", "latency_ms", "input_tokens", "output_tokens")
 ENDS = {
     **{name: name for name in _OF_MODEL},
     "ms": "latency_ms",

@@ -158,7 +158,8 @@ def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
     last = {
         end: name
         for end, name in zip(ends, names, strict=True)
-        if name not in used and ("." not in name or ends.count(end) == 1)  # otherwise each belongs to a model
+        # otherwise each belongs to a model
+        if name not in used and ("." not in name or ends.count(end) == 1 or name.startswith("request."))
     }
     near = get_close_matches(column, last, n=2, cutoff=0.7)  # score is not correct; two may belong to a model each
     names = (column, *_USUAL.get(column, "").split(), *(near if len(near) == 1 else ()))

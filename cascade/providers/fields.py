@@ -61,8 +61,8 @@ SETTABLE = _names(
 _SEARCH, _TIER = "web_search_options", "service_tier"
 _EFFORT = frozenset({"thinking", "reasoning_effort"})
 """Two names for one setting; a model is sent only one of them."""
-_EFFORTS = ((4_096, "high"), (2_048, "medium"), (0, "low"))
-"""Pairs of a minimum thinking budget in tokens and the reasoning effort, as in LiteLLM."""
+_EFFORTS = ((4_096, "high"), (2_048, "medium"))
+"""Pairs of a minimum thinking budget in tokens and the reasoning effort, as in LiteLLM; below them it is low."""
 _TOOL_KEYS = frozenset({"type", "function", "custom", "cache_control"})
 _TOOL_TYPES = frozenset({"function", "custom"})
 _FUNCTION_KEYS = frozenset({"name", "description", "parameters", "strict", "format", "cache_control"})
@@ -100,8 +100,7 @@ def _effort_of(options: Mapping[str, Any]) -> Any:
     if effort is not None or thinking["type"] == "adaptive":
         return "high" if effort is None else effort
     budget = thinking.get("budget_tokens")
-    tokens = max(0, budget) if isinstance(budget, int) else 0
-    return next(word for least, word in _EFFORTS if tokens >= least)
+    return next((word for least, word in _EFFORTS if isinstance(budget, int) and budget >= least), "low")
 
 
 _CHECKED = STANDARD - {"tools", "functions"}

@@ -175,9 +175,7 @@ def _usage(reply: ServedMessage) -> dict[str, Any]:
 
 
 def _system(system: object) -> list[dict[str, Any]]:
-    if system is None:
-        return []
-    content = system if isinstance(system, str) else content_of(_parts(system, "system"))
+    content = system if system is None or isinstance(system, str) else content_of(_parts(system, "system"))
     return [] if content is None else [{"role": "system", "content": content}]
 
 
@@ -230,7 +228,7 @@ def _parts(blocks: object, path: str) -> list[dict[str, Any]]:
         if kind == "text":
             contents.append(marked({"type": "text", "text": text_field(block, "text", path)}, block))
         elif kind == "image":
-            image = {"type": "image_url", "image_url": {"url": _url(_source(block, path), path)}}
+            image = {"type": "image_url", "image_url": {"url": _url(fields_in(block.get("source")), path)}}
             contents.append(marked(image, block))
         elif kind == "document":
             *before, last = _document(block, path)
@@ -242,7 +240,7 @@ def _parts(blocks: object, path: str) -> list[dict[str, Any]]:
 
 def _document(block: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     head = [{"type": "text", "text": block[name]} for name in ("title", "context") if isinstance(block.get(name), str)]
-    source = _source(block, path)
+    source = fields_in(block.get("source"))
     if source.get("type") == "text":
         return [*head, {"type": "text", "text": text_field(source, "data", path)}]
     if source.get("type") == "content":
@@ -252,13 +250,6 @@ def _document(block: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
         raise GatewayError(400, f"{path}: send the document itself (source.type base64 or text).", param=path)
     name = block["title"] if isinstance(block.get("title"), str) else "document.pdf"
     return [*head, {"type": "file", "file": {"filename": name, "file_data": _url(source, path)}}]
-
-
-def _source(block: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    source = block.get("source") or {}
-    if not isinstance(source, Mapping):
-        raise GatewayError(400, f"{path}.source must be an object.", param=path)
-    return source
 
 
 def _url(source: Mapping[str, Any], path: str) -> str:

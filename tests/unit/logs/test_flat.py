@@ -224,7 +224,7 @@ def test_every_form_of_a_file_holds_the_same(tmp_path):
         ("question,my answer,model", "q,x,m", {}, ["--map 'answer=my answer'"]),
         ("$ai_input,ResponseMessages", "q,x", {}, ["question=$ai_input", "answer=ResponseMessages", "cascade collect"]),
         ("RequestMessages,$ai_output_choices", "q,x", {}, ["=RequestMessages", "answer=$ai_output_choices"]),
-        ("request.input,request.tools,llm,response", "q,x,m,y", {}, ["question=request --map"]),
+        ("request.input,request.model,response.model", "q,m,m", {}, ["question=request --map", "model=request.model"]),
         ("data.input,data.output,llm", "q,x,m", {}, ["question=data.input --map", "answer=data.output"]),
         ("prompt,response,response.body.choices,llm", "q,x,y,m", {}, ["--map answer=response.body --map"]),
         ("question,a_answer,b_answer", "q,x,y", {"gold": "target"}, ["target"]),

@@ -399,8 +399,9 @@ def test_a_file_of_another_kind_is_left_out_and_counted_and_a_page_needs_little_
     scores = [{"id": f"s{number}", "traceId": "trace-1", "value": 1} for number in range(3)]
     files, dropped = [lines(tmp_path / "page.jsonl", page), lines(tmp_path / "s.jsonl", *scores)], Dropped()
     assert (len(rows_of(*files, dropped=dropped)), dropped.count) == (600, 3)
-    with pytest.raises(UsageError, match="fit"):
-        rows_of(*files, columns={"correct": "fit"}, memory="100MB")
+    for memory, problem in (("100MB", "fit"), ("5MB", "--memory")):
+        with pytest.raises(UsageError, match=problem):
+            rows_of(*files, columns={"correct": "fit"}, memory=memory)
 
 
 def test_a_call_of_a_tool_is_no_fault_where_nothing_says_which_were_offered(tmp_path):
@@ -541,6 +542,10 @@ GOLDEN = {
     "cacheWriteInputTokenCount": 5, "inputBodyJson": {"messages": [{"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": "i"}}},
     {"text": "Which river?"}]}], "inferenceConfig": {"temperature": 0}}}, "output": {"outputTokenCount": 12,
     "outputBodyJson": {"output": {"message": {"role": "assistant", "content": [{"text": "Danube"}]}}}}}""",
+    "reply": """{"question": "Which river?", "model": "m", "answer": {"role": "assistant", "content": "Danube", "usage": {"input_tokens": 15,
+    "cache_creation_input_tokens": 5, "cache_creation": {"ephemeral_1h_input_tokens": 2}, "cache_read_input_tokens": 10, "output_tokens": 12}}}""",
+    "cells": """{"question": "Which river?", "model": "m", "answer": "Danube", "input_tokens": 15, "cache_creation_input_tokens": 5,
+    "cache_read_input_tokens": 10, "output_tokens": 12}""",
 }
 
 
@@ -549,7 +554,7 @@ def test_a_record_of_each_kind_is_read_with_its_image_and_settings(tmp_path, kin
     texts = re.split(r"\n +(?=.\"(?:custom_id|key)\")", re.sub(r'(?<=["/])m"', f'{HAIKU}"', GOLDEN[kind]))
     (row,) = rows_of(lines(tmp_path / "log.jsonl", *[" ".join(text.split("\n")) for text in texts]))
     names = ("question", "answer", "model", "input_tokens", "cached_input_tokens", "output_tokens", "cost_nano_usd")
-    written = {"anthropic": (5, 2), "bedrock": (5, 0)}.get(kind, (0, 0))
+    written = {"anthropic": (5, 2), "reply": (5, 2), "bedrock": (5, 0), "cells": (5, 0)}.get(kind, (0, 0))
     cost = PriceTable.bundled().price(HAIKU).cost_nano_usd(Usage(30, 12, 10, None, False, *written))
     assert picked([row], *names) == [("Which river?", "Danube", HAIKU, 30, 10, 12, cost)]
     texts = ["data:image/png;base64,i", '"temperature":0', "'reply_mean_logprob': -0.5", "tool_choice"]
