@@ -19,7 +19,7 @@ from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.conformal.scope import DRAWN
 from cascade.errors import UsageError
-from cascade.logs.schema import CHAT, token_row
+from cascade.logs.schema import CHAT, HOUR, WRITTEN, token_row
 from cascade.policies.signals import logprob_signals, message_signals
 from cascade.types import Completion, Question, Token, Usage
 
@@ -160,6 +160,7 @@ def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering
         "usage_estimated": usage.estimated,
         "tokens": None if reply.tokens is None else [token_row(token) for token in reply.tokens],
         CHAT: True,
+        **({WRITTEN: usage.written_input_tokens, HOUR: usage.hour_input_tokens} if usage.written_input_tokens else {}),
     }
     return {
         "question": question.text,
