@@ -179,8 +179,9 @@ class StrategyConfig(KindSection):
 
     @property
     def unfitted_policy(self) -> Mapping[str, Any] | None:
-        """The settings of the policy that serves if the configuration names none; None if none can."""
-        return self.fitting_policy
+        """The settings of the policy that serves if a configuration names none; None if a judge needs a fitted one."""
+        judges = [node for node in self._nodes if node.kind.reply == "verdict"]
+        return None if judges and self.has_parts else self.fitting_policy
 
     def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return the settings of the strategy and of the policy of one of `baselines`."""
@@ -228,9 +229,8 @@ class LadderConfig(StrategyConfig):
     @property
     def unfitted_policy(self) -> Mapping[str, Any] | None:
         """A threshold on log-probs, or on a function's result; None for a model's P(yes), which needs a fitted one."""
-        if self.judge is None:
-            return self.fitting_policy
-        return None if self._function is None else {"kind": "threshold", "signal": "gate", "threshold": -0.7}
+        gate = {"kind": "threshold", "signal": "gate", "threshold": -0.7}
+        return super().unfitted_policy if self._function is None else gate
 
     def free_providers(self) -> Mapping[str, Provider]:
         """Return the function as a provider. Raises ConfigError if it cannot be imported."""

@@ -102,9 +102,11 @@ def test_a_message_is_judged_as_json_with_the_reply_last(chat, said, shown):
 
 def test_without_a_policy_it_logs_and_observes_but_does_not_serve(tmp_path):
     bare = {name: value for name, value in config().items() if name != "policy"}
-    with pytest.raises(ConfigError) as caught:
-        Orchestrator.from_config(bare, providers={"fake": judging(0.9)})
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["policy"]
+    check = {"name": "check", "model": "judge", "purpose": "judge", "parents": ["base"]}
+    nodes = [{"name": "base", "model": "base"}, check, {"name": "guide", "model": "guide", "purpose": "outright"}]
+    for judged in (LADDER, {"kind": "nodes", "nodes": nodes}):
+        with pytest.raises(ConfigError, match=r"1 problem:\s+- policy: "):
+            Orchestrator.from_config({**bare, "strategy": judged}, providers={"fake": judging(0.9)})
     questions = [AskedQuestion(f"q{n}", Question(f"Which river, {n}?"), ("Danube",)) for n in range(3)]
     done = collect(load(bare), questions, tmp_path / "log.jsonl", providers={"fake": judging(0.9)})
     assert done.rows == 9
@@ -206,10 +208,8 @@ def test_a_model_verifies_with_yes_or_no():
             return reply("Yes" if '"answer": "4"' in request.messages[-1].content else "No", p_yes=None)
         return said if request.model == "small" else "Answer: 4, surely"
 
-    policy = {"kind": "threshold", "signal": "p_yes", "threshold": -0.5}
     for said, served in (("Answer: 4", "4"), ("Answer: 5", "4, surely")):
-        answer = ask_verified("guide", said, script=script, policy=policy)
-        assert answer.text == served
+        assert ask_verified("guide", said, script=script, policy={**JUDGED, "threshold": -0.5}).text == served
 
 
 def test_a_verifier_that_cannot_tell_is_unknown_and_the_next_model_answers():
