@@ -168,7 +168,7 @@ DRAWN = (
 )  # fmt: skip
 """The settings that change how a reply is sampled. Others (user, metadata, store) do not change the reply."""
 _NEUTRAL = {
-    "tool_choice": "auto", "parallel_tool_calls": True, "thinking": {"type": "disabled"},
+    "tool_choice": "auto", "parallel_tool_calls": True,
     "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1,
 }  # fmt: skip
 """Settings at their defaults, which are left out."""

@@ -117,8 +117,8 @@ def _dollars(nano_usd: int | None) -> str | None:
 def header_value(text: str) -> str:
     r"""Return a text as a header's value: printable ASCII on one line, anything else a question mark.
 
-    >>> header_value("gpt\r\nset-cookie: a=b"), header_value("modèle")
-    ('gpt??set-cookie: a=b', 'mod?le')
+    >>> header_value("gpt\r\nset-cookie: a=b"), header_value("modèle"), len(header_value("x" * 9_999)) <= 1_000
+    ('gpt??set-cookie: a=b', 'mod?le', True)
     """
     cut = text[:_LONGEST_VALUE]
     plain = cut.isascii() and cut.isprintable()  # nearly always

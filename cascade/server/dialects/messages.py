@@ -70,7 +70,7 @@ class Messages(Dialect):
             user = sha256(user.encode("utf-8", "replace")).hexdigest()
         request |= without({"user": user, "metadata": without(metadata, "user_id") or None})
         request |= _format(body)
-        return request | ({"thinking": body["thinking"]} if thinks(body) else {})
+        return request | without({"thinking": body.get("thinking")})
 
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a message."""
