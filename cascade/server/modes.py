@@ -174,14 +174,14 @@ class Modes:
         if drawn:
             role = "audit" if turn.audits else draws.role_of(self._secret, conversation, settings.certify)
             certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
-            name, now_s = (self.cascade, conversation, number), self.store.now_s()
-            row = Draw(turn.trace_id, *name, role, now_s, state.era, certificate)
-            if not await self.link.call(self.store.draw, row, late=partial(self._came_late, row)):
-                pass  # the client has repeated a request, whose first try counts
-            elif len(self._drawn) < _MOST_WAITING and sum(self._drawn.values()) < _MOST_CHARS:
+            row = Draw(
+                turn.trace_id, self.cascade, conversation, number, role, self.store.now_s(), state.era, certificate
+            )
+            is_new = await self.link.call(self.store.draw, row, late=partial(self._came_late, row))
+            if is_new and len(self._drawn) < _MOST_WAITING and sum(self._drawn.values()) < _MOST_CHARS:
                 turn.row = row
                 self._drawn[row.trace_id] = len(request.chat.canonical)
-            else:
+            elif is_new:  # a client may repeat a request, whose first try counts
                 await self._settle(row, "too many drawn requests wait for their other calls")
         return turn
 

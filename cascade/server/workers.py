@@ -67,19 +67,20 @@ class Supervisor:
     def __init__(self, configs: Configs, again: Callable[[], Configs], begins: Callable[[], None]) -> None:
         self._serving, self._again, self._begins = lifecycle.together(configs), again, begins
         self._missing = self._serving[0].server.workers
-        self._signals, self._stops, self._lock = SimpleQueue[int](), threading.Event(), threading.Lock()
+        self._signals, self._stops = SimpleQueue[int](), threading.Event()
+        self._lock, self._settling = threading.Lock(), threading.Lock()
         self._workers: dict[str, _WorkerProcess] = {}
         self._restarts, self._reloads = 0, Counter(done=0, refused=0)
 
     def serve(self, listening: Callable[[int], None]) -> None:
-        """Serve until a signal ends it, as `lifecycle.serve` does; raise its errors, the parent's own or a worker's."""
+        """Serve as `lifecycle.serve` does, in a process that ends after it; raise its errors, its own or a worker's."""
         lifecycle.refuse_missing()
         settings = self._serving[0].server
         with lifecycle.bound(settings) as free:
             port = int(free.getsockname()[1])
         self._bind = partial(lifecycle.bound, settings.model_copy(update={"port": port}), shares=True)
-        heard = [signal.SIGINT, signal.SIGTERM, *lifecycle.hang_ups()]
-        before = {number: signal.signal(number, lambda number, _: self._signals.put(number)) for number in heard}
+        for number in [signal.SIGINT, signal.SIGTERM, *lifecycle.hang_ups()]:
+            signal.signal(number, lambda number, _: self._signals.put(number))
         workers, terminal = self._missing, os.isatty(0)
         with tempfile.TemporaryDirectory(prefix="cascade-workers-") as folder, ThreadPoolExecutor(workers + 1) as pool:
             self._folder, self._counts = Path(folder), WorkerCounts(Path(folder), PARENT)
@@ -90,8 +91,6 @@ class Supervisor:
             self._stops.set()
             for worker in [*self._workers.values()]:
                 worker.process.terminate()
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if errors := [error for task in futures if (error := task.result()) is not None]:
             raise errors[0]
 
@@ -118,14 +117,12 @@ class Supervisor:
         return None
 
     def _started(self, place: str) -> _WorkerProcess:
-        ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(
-            target=work,
-            args=(theirs, WorkerCounts(self._folder, place), self._serving, self._begins, self._bind),
-        )
-        process.start()
+        (ours, theirs), counts = _SPAWN.Pipe(), WorkerCounts(self._folder, place)
+        with self._settling:  # a reload under way decides what the new worker serves
+            process = _SPAWN.Process(target=work, args=(theirs, counts, self._serving, self._begins, self._bind))
+            process.start()
+            worker = self._workers[place] = _WorkerProcess(process, ours)
         theirs.close()
-        worker = self._workers[place] = _WorkerProcess(process, ours)
         if self._stops.is_set():
             process.terminate()
         return worker
@@ -138,33 +135,34 @@ class Supervisor:
 
     def _reload(self) -> None:
         """Send the configuration, read again, to each worker in turn, if it and the first one of them can serve it."""
-        earlier, workers = self._serving, [*self._workers.values()]
+        earlier = self._serving
         try:
             configs = self._again()
-            self._serving = lifecycle.renewed(earlier, configs)
+            renewed = lifecycle.renewed(earlier, configs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the workers go on
             lifecycle.refused(error, self._reloads)
             self._write()
             return
-        for worker in workers:
-            worker.word = worker.word and _UP
-        for worker in workers:
-            worker.settled.wait()
-            worker.settled.clear()
-            if worker.process.exitcode is None:
-                with suppress(OSError):
-                    worker.pipe.send(configs)
-                    worker.settled.wait()
-            if worker.word == _REFUSED and any(other.word == _RELOADED for other in workers):
-                worker.process.terminate()  # it is started again, and serves what the others do
-            elif worker.word == _REFUSED:
-                self._serving = earlier
-                break
+        with self._settling:
+            self._serving, workers = renewed, [*self._workers.values()]
+            for at, worker in enumerate(workers):
+                worker.settled.wait()
+                worker.settled.clear()
+                worker.word = worker.word and _UP
+                if worker.process.exitcode is None:
+                    with suppress(OSError):
+                        worker.pipe.send(configs)
+                        worker.settled.wait()
+                if worker.word == _REFUSED and any(other.word == _RELOADED for other in workers[:at]):
+                    worker.process.terminate()  # it is started again, and serves what the others do
+                elif worker.word == _REFUSED:
+                    self._serving = earlier
+                    break
 
     def _write(self) -> None:
-        text = family("worker_restarts_total", "Workers that died and were started again.", self._restarts)
         with self._lock:
-            self._counts.write(text + of_reloads(self._reloads))
+            restarts = family("worker_restarts_total", "Workers that died and were started again.", self._restarts)
+            self._counts.write(restarts + of_reloads(self._reloads))
 
 
 def work(
