@@ -440,7 +440,7 @@ def _argmax(scores: Sequence[float]) -> int | None:
     return best
 
 
-class Kept(NamedTuple):
+class Choice(NamedTuple):
     """A kept candidate: its step, its position there from 0, and the confidence in it, −1 if unknown."""
 
     step: Step
@@ -448,7 +448,7 @@ class Kept(NamedTuple):
     confidence: float
 
 
-def by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[Kept]]:
+def by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[Choice]]:
     """Return the kept candidates of each distinct answer, the best answer first: by confidence, votes, the latest step.
 
     Every candidate counts if none was kept: the walk was broken off, or its last step gave no answer.
@@ -457,20 +457,20 @@ def by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[Kept
     if not pairs:
         pairs = [(step, index) for step in steps for index in range(len(step.candidates))]
     if len(pairs) == 1:  # nothing to compare
-        return [[Kept(*pairs[0], -1.0)]]
-    groups: dict[str, list[Kept]] = {}
+        return [[Choice(*pairs[0], -1.0)]]
+    groups: dict[str, list[Choice]] = {}
     for step, index in pairs:
         confidence = step.confidence(index)
-        candidate = Kept(step, index, -1.0 if confidence is None else confidence)
+        candidate = Choice(step, index, -1.0 if confidence is None else confidence)
         groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(candidate)
 
-    def worth(group: list[Kept]) -> tuple[float, int, int]:
+    def worth(group: list[Choice]) -> tuple[float, int, int]:
         return max(each.confidence for each in group), len(group), max(each.step.number for each in group)
 
     return sorted(groups.values(), key=worth, reverse=True)
 
 
-def surest_text(group: Sequence[Kept]) -> str:
+def surest_text(group: Sequence[Choice]) -> str:
     """Return the text to serve for an answer: that of its surest candidate, among equals the one kept first."""
     surest = max(group, key=lambda candidate: candidate.confidence)
     return surest.step.candidates[surest.position].text

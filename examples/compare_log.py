@@ -13,8 +13,8 @@ def main() -> None:
     log = cascade.open_log("demo")
     print(cascade.compare(log, splits=5))
     for threshold in (0.1, 0.3, 0.6):
-        found = cascade.evaluate(log, {"kind": "uala", "threshold": threshold}).reports[0]
-        mean, low, high = found.document["figures"]["policy"]["right"]
+        report = cascade.evaluate(log, {"kind": "uala", "threshold": threshold}).reports[0]
+        mean, low, high = report.document["figures"]["policy"]["right"]
         print(f"threshold {threshold}: right {mean:.3f} ({low:.3f} to {high:.3f})")
 
 

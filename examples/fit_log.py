@@ -15,10 +15,10 @@ import cascade
 def main() -> None:
     """Print what is promised, write the policy directory, and verify it."""
     log = cascade.open_log("demo-ladder")
-    found = cascade.fit(log, cascade.Promise("coverage", 0.1))
-    print(found)
+    fitted = cascade.fit(log, cascade.Promise("coverage", 0.1))
+    print(fitted)
     with tempfile.TemporaryDirectory() as folder:
-        found.save(f"{folder}/policy")
+        fitted.save(f"{folder}/policy")
         print(cascade.verify(f"{folder}/policy", log))
         for certificate in cascade.PolicyDirectory.read(f"{folder}/policy").certificates.values():
             print(certificate.statement())

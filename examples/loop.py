@@ -62,10 +62,12 @@ class Pair:
         self.answers = {(row["model"], self._key(self._body(row)["messages"])): row for row in rows}
         self.bodies = [self._body(row) for row in rows if row["step"] == 2]
         self.requests = [body for body in self.bodies if (self.base, self._key(body["messages"])) in self.answers]
-        heads = zip(*(one["messages"] for one in self.requests), strict=False)
-        self.examples = sum(1 for _ in takewhile(lambda each: all(one == each[0] for one in each), heads))
+        heads = zip(*(request["messages"] for request in self.requests), strict=False)
+        self.examples = sum(1 for _ in takewhile(lambda same: all(message == same[0] for message in same), heads))
         mixed = random.Random(1).sample(self.requests, len(self.requests))
-        self.other = {self._key(one["messages"]): two for one, two in zip(self.requests, mixed, strict=True)}
+        self.other = {
+            self._key(request["messages"]): other for request, other in zip(self.requests, mixed, strict=True)
+        }
         self.live, self.until_s, self.worse = live, math.inf, False
         self.calls, self._local = Counter[str](), Local(CONTEXT_TOKENS)
         kind = chat_of(rows[0])
@@ -87,17 +89,17 @@ class Pair:
 
     def message(self, model: str, body: Body) -> dict[str, Any]:
         """Return a recorded message."""
-        said: dict[str, Any] = json.loads(self.answers[model, self._key(body["messages"])]["text"])
-        return said
+        message: dict[str, Any] = json.loads(self.answers[model, self._key(body["messages"])]["text"])
+        return message
 
     def completion(self, body: Body) -> Body:
         """Return what the provider's server sends."""
-        model, asked = str(body["model"]), body
+        model, source = str(body["model"]), body
         if self.worse and model == self.base:
-            asked = self.other[self._key(body["messages"])]
+            source = self.other[self._key(body["messages"])]
         live = self.live and time.monotonic() < self.until_s
         self.calls["live" if live else "replayed"] += 1
-        body = {**body, "messages": asked["messages"]}
+        body = {**body, "messages": source["messages"]}
         return self._answered(model, body) if live else self._replayed(model, body)
 
     def _answered(self, model: str, body: Body) -> Body:
@@ -113,7 +115,7 @@ class Pair:
         tokens = row["signals"]["replay"].get("tokens")
         if tokens and body.get("logprobs"):
             choice["logprobs"] = {
-                "content": [{"token": one[0], "logprob": one[1], "top_logprobs": []} for one in tokens]
+                "content": [{"token": token[0], "logprob": token[1], "top_logprobs": []} for token in tokens]
             }
         read, wrote = row["input_tokens"] or 1, row["output_tokens"] or 1
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
@@ -163,7 +165,7 @@ def configuration(pair: Pair, folder: Path, address: str) -> Path:
     return path
 
 
-class Asked(NamedTuple):
+class Exchange(NamedTuple):
     """What came of a request: whether it differs from the guide's answer in the log, and what was saved, in USD."""
 
     mode: str
@@ -179,25 +181,25 @@ class Client:
         self.pair, self.http = pair, httpx.Client(base_url=address, timeout=TIMEOUT_S)
         self.sent = 0
 
-    def ask(self, body: Body) -> Asked:
+    def ask(self, body: Body) -> Exchange:
         """Send a request, and return what came of it."""
         self.sent += 1
         answer = self.http.post("/v1/chat/completions", json={**body, "model": "cascade"})
         answer.raise_for_status()
-        told, guide = answer.headers, self.pair.message(self.pair.guide, body)
+        headers, guide = answer.headers, self.pair.message(self.pair.guide, body)
         served = answer.json()["choices"][0]["message"]
-        same = told["x-cascade-served-by"] == self.pair.guide or self.pair.comparator.same(
+        same = headers["x-cascade-served-by"] == self.pair.guide or self.pair.comparator.same(
             _text(served), _text(guide), self.pair.chat
         )
-        saved = self.pair.price[self.pair.guide] - float(told["x-cascade-cost-usd"])
-        return Asked(told["x-cascade-mode"], told["x-cascade-served-by"], same is not True, saved)
+        saved = self.pair.price[self.pair.guide] - float(headers["x-cascade-cost-usd"])
+        return Exchange(headers["x-cascade-mode"], headers["x-cascade-served-by"], same is not True, saved)
 
     def state(self) -> dict[str, Any]:
         """Return the cascade's state once no row is pending."""
         while True:
-            found: dict[str, Any] = self.http.get("/v1/cascades").json()["data"][0]
-            if not found["rows"]["pending"]:
-                return found
+            state: dict[str, Any] = self.http.get("/v1/cascades").json()["data"][0]
+            if not state["rows"]["pending"]:
+                return state
             time.sleep(0.05)
 
 
@@ -228,9 +230,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", nargs="?", default="demo-requests", metavar="LOG.parquet")
     parser.add_argument("--live", type=float, metavar="MINUTES", help="the models answer here; so long while observing")
-    asked = parser.parse_args()
-    pair = Pair(asked.log, live=asked.live is not None)
-    print(f"{pair.base} and {pair.guide}, {len(pair.requests)} requests in {asked.log}.")
+    options = parser.parse_args()
+    pair = Pair(options.log, live=options.live is not None)
+    print(f"{pair.base} and {pair.guide}, {len(pair.requests)} requests in {options.log}.")
     print(
         "live: the requests over HTTP, cascade serve, its store, the look, the audits; of the models' answers:", end=""
     )
@@ -241,59 +243,59 @@ def main() -> None:
         address = f"http://127.0.0.1:{upstream.server_port}/v1"
         config = configuration(pair, folder, address)
         for address in served(folder, config):
-            play(pair, Client(pair, address), config, asked)
+            play(pair, Client(pair, address), config, options)
     upstream.shutdown()
 
 
-def play(pair: Pair, client: Client, config: Path, asked: argparse.Namespace) -> None:
+def play(pair: Pair, client: Client, config: Path, options: argparse.Namespace) -> None:
     """Observe, promote, enforce, drift, fall back."""
     began_s = time.monotonic()
     if pair.live:
-        pair.until_s = began_s + 60 * asked.live
+        pair.until_s = began_s + 60 * options.live
     with ThreadPoolExecutor(2 if pair.live else 8) as pool:
         seen = list(pool.map(client.ask, pair.requests))
     rows = client.state()["rows"]
     print(f"\nobserve: {len(seen)} requests, all served by {seen[0].served_by}; {rows['conversations']} may certify.")
     pair.until_s = math.inf
-    said(pair, began_s)
+    say(pair, began_s)
     draw = random.Random(2)
     print("\n$ cascade promote", flush=True)
     subprocess.run([sys.executable, "-m", "cascade", "promote", "-c", str(config)], check=True)  # noqa: S603 - our own
-    held_s = time.monotonic()
+    enforced_s = time.monotonic()
     before = [client.ask(draw.choice(pair.requests)) for _ in range(ENFORCED)]
     state = client.state()
     audited = state["monitor"]["audits"]
-    print(f"\nenforce: {told(before)}; {audited} audits, {state['monitor']['misses']} differ.")
-    said(pair, held_s)
-    after, drifted_s, pair.worse = list[Asked](), time.monotonic(), True
+    print(f"\nenforce: {summary(before)}; {audited} audits, {state['monitor']['misses']} differ.")
+    say(pair, enforced_s)
+    after, drifted_s, pair.worse = list[Exchange](), time.monotonic(), True
     while len(after) < MOST and (not after or after[-1].mode == "enforce"):
         after.append(client.ask(draw.choice(pair.requests)))
     state = client.state()
     since = state["monitor"]["audits"] - audited
-    print(f"drift (the base gives other requests' answers): {told(after[:-1])}.")
+    print(f"drift (the base gives other requests' answers): {summary(after[:-1])}.")
     print(f"alarm after {since} audits of the drift: {state['alarm']}.")
     last = [client.ask(draw.choice(pair.requests)) for _ in range(20)]
-    print(f"fallback: {told(last)}. Mode: {last[-1].mode}.")
-    said(pair, drifted_s)
-    saved = sum(one.saved_usd for one in [*before, *after, *last])
+    print(f"fallback: {summary(last)}. Mode: {last[-1].mode}.")
+    say(pair, drifted_s)
+    saved = sum(exchange.saved_usd for exchange in [*before, *after, *last])
     print(f"\nsaved since the promotion, without the cost of audits: {saved:.4f} USD; ", end="")
     print(f"the guide alone costs {pair.price[pair.guide] * len([*before, *after, *last]):.4f} USD.")
     print(f"{client.sent} requests in {(time.monotonic() - began_s) / 60:.1f} minutes.")
 
 
-def said(pair: Pair, since_s: float) -> None:
+def say(pair: Pair, since_s: float) -> None:
     """Print where the models' answers of a phase came from, and how long it took."""
     calls = ", ".join(f"{count} {how}" for how, count in sorted(pair.calls.items()))
     print(f"  calls of the models: {calls}; {time.monotonic() - since_s:.0f} s.", flush=True)
     pair.calls.clear()
 
 
-def told(found: list[Asked]) -> str:
+def summary(exchanges: list[Exchange]) -> str:
     """Return what was served in a sentence."""
-    by = {model: sum(one.served_by == model for one in found) for model in sorted({one.served_by for one in found})}
-    shares = ", ".join(f"{count} by {model}" for model, count in by.items())
-    differ = sum(one.differs for one in found)
-    return f"{len(found)} requests ({shares}), {differ} ({differ / max(len(found), 1):.1%}) differ from the guide"
+    by = sorted(Counter(exchange.served_by for exchange in exchanges).items())
+    shares = ", ".join(f"{count} by {model}" for model, count in by)
+    count, differ = len(exchanges), sum(exchange.differs for exchange in exchanges)
+    return f"{count} requests ({shares}), {differ} ({differ / max(count, 1):.1%}) differ from the guide"
 
 
 if __name__ == "__main__":

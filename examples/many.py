@@ -15,10 +15,10 @@ from cascade.types import Request
 
 def script(request: Request) -> Reply:
     """Answer arithmetic; the question with a 7 in it is refused by both models."""
-    asked = request.question.text
-    if "7" in asked:
+    text = request.question.text
+    if "7" in text:
         return AuthenticationError(f"{request.model} refused the key.", model=request.model)
-    total = sum(int(word) for word in asked.split() if word.isdigit())
+    total = sum(int(word) for word in text.split() if word.isdigit())
     return reply(f"Reasoning: I add.\nAnswer: {total}", logprobs=[-0.01])
 
 

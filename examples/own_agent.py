@@ -22,8 +22,8 @@ def looks_up(request: Request) -> Loop:
         word, _, name = reply.text.partition(" ")
         if word != "LOOKUP":
             return reply
-        found = POPULATION.get(name.lower(), "not in the table")
-        messages = (*messages, Message("assistant", reply.text), Message("user", f"{name}: {found}"))
+        population = POPULATION.get(name.lower(), "not in the table")
+        messages = (*messages, Message("assistant", reply.text), Message("user", f"{name}: {population}"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ SHADES = {"crimson": "red", "scarlet": "red", "navy": "blue", "azure": "blue"}
 
 def same_colour(answer: str, gold: tuple[str, ...]) -> bool:
     """Return whether an answer names one of the accepted colours; a shade counts as its colour."""
-    return colour(answer) in {colour(one) for one in gold}
+    return colour(answer) in {colour(right) for right in gold}
 
 
 def colour(word: str) -> str:

@@ -15,8 +15,8 @@ class Upper:
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return a chat completion as plain JSON values. cascade adds checks, retries and prices."""
-        said = f"Answer: {request.question.text.split()[-1].upper()}"
-        return {"choices": [{"index": 0, "message": {"content": said}, "finish_reason": "stop"}]}
+        text = f"Answer: {request.question.text.split()[-1].upper()}"
+        return {"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""

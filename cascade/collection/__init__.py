@@ -103,7 +103,7 @@ def check(config: CascadeConfig, questions: Sequence[AskedQuestion], output: Pat
         problems = [f"{output} is a folder; name a file in it."]
     if not output.name.endswith(WRITTEN_AS):
         problems.append(f"{output} must end in one of {', '.join(WRITTEN_AS)}.")
-    if twice := [name for name, times in Counter(asked.id for asked in questions).items() if times > 1]:
+    if twice := [name for name, times in Counter(question.id for question in questions).items() if times > 1]:
         problems.append(f"Two questions have the id {twice[0]}: an episode is one question.")
     if not output.parent.is_dir():
         problems.append(f"There is no folder {output.parent}.")

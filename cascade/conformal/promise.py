@@ -71,7 +71,7 @@ class Kind(ABC):
         """Whether a loss depends on calls after the one served, so that only a request run to its end shows it."""
         return self.of_set or "reference" in self.needs or of_ones_own(self)
 
-    def served(self, log: Log, kept: Sequence[int], node: int | None) -> float | None:
+    def served(self, log: Log, candidates: Sequence[int], node: int | None) -> float | None:
         """Return the loss, in 0..1, of a log's only request, by the node served (None: nothing) and the nodes kept.
 
         None if the log does not show it: a needed answer has no verdict, or the record ends before the request does.
@@ -79,7 +79,7 @@ class Kind(ABC):
         if self.reads_all and not log.complete[0]:
             return None
         if self.of_set:
-            right = log.right[0, kept]
+            right = log.right[0, candidates]
             covered = hopeless(log)[0] or (right == 1).any()
             return None if not covered and np.isnan(right).any() else float(not covered)
         loss = self._of_nothing(log)[0] if node is None else self.losses(log)[0, node]
@@ -98,8 +98,8 @@ class Kind(ABC):
         Raises:
             UsageError: the loss has another shape or lies outside 0..1, or a user's own `loss` raises.
         """
-        losses, kept = self._as_written(log), log.answers & (self.reference_keeps_it and log.nodes == ALONE)
-        return np.where(kept, 0.0, np.where(np.isnan(losses), 1.0, losses))
+        losses, is_reference = self._as_written(log), log.answers & (self.reference_keeps_it and log.nodes == ALONE)
+        return np.where(is_reference, 0.0, np.where(np.isnan(losses), 1.0, losses))
 
     def _as_written(self, log: Log) -> Floats:
         with code_of(self):
@@ -118,9 +118,9 @@ class Kind(ABC):
         losses = self._as_written(log)
         if not (self.reference_keeps_it and of_ones_own(self)) or log.reference is None:
             return
-        asked = log if log.reference.is_last else log.reference_only()
-        loss, right = (losses if asked is log else self._as_written(asked))[:, -1], asked.right[:, -1]
-        lost = np.flatnonzero(asked.answers[:, -1] & (loss > 1e-9) & ((loss < 1) | ~np.isnan(right)))
+        alone = log if log.reference.is_last else log.reference_only()
+        loss, right = (losses if alone is log else self._as_written(alone))[:, -1], alone.right[:, -1]
+        lost = np.flatnonzero(alone.answers[:, -1] & (loss > 1e-9) & ((loss < 1) | ~np.isnan(right)))
         if lost.size:
             raise UsageError(
                 f"{self.name} says that the reference keeps it, and by its own loss the reference loses "

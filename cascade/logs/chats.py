@@ -27,7 +27,7 @@ NO_CALL = "[]"
 """The accepted answer of a request whose right answer has no tool call."""
 _NO_CALL_KINDS = frozenset({"relevance", "irrelevance", "live_irrelevance"})
 """The Berkeley Function Calling Leaderboard's categories whose right answer has no tool call; their gold is null."""
-_KEPT = ("tools", "functions", "response_format", "max_tokens", "max_completion_tokens", *DRAWN)
+_DECISIVE = ("tools", "functions", "response_format", "max_tokens", "max_completion_tokens", *DRAWN)
 """The options that affect the reply to a request, and so decide whether a certificate covers a live request."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _SPELLED = {"stop_sequences": "stop", "max_output_tokens": "max_tokens"}
@@ -204,7 +204,7 @@ def options_in(body: Any) -> dict[str, Any]:
     if (kind := choice.get("type")) and not choice.keys() & {"function", "allowed_tools"}:
         call = {"type": "function", "function": {"name": choice.get("name", choice.get("toolName"))}}
         own["tool_choice"] = {"any": "required", "tool": call, "function": call}.get(str(kind), kind)
-    return {name: own[name] for name in own if name in _KEPT and own[name] not in _EMPTY}
+    return {name: own[name] for name in own if name in _DECISIVE and own[name] not in _EMPTY}
 
 
 def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
@@ -231,7 +231,7 @@ def request_with(body: Mapping[str, Any], question: str | None) -> str | None:
 
 def check_template(body: Mapping[str, Any]) -> None:
     """Raise UsageError if questions cannot be sent in this body, or if it has fields that do not affect the reply."""
-    allowed = ("messages", "system", *_KEPT)
+    allowed = ("messages", "system", *_DECISIVE)
     unknown = [f"{name}{did_you_mean(name, allowed)}" for name in body if name not in allowed]
     if unknown:
         raise UsageError(f"No field of a request that decides its reply: {'; '.join(unknown)}")

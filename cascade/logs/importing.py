@@ -225,7 +225,7 @@ def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell |
     paths |= {name: [path, *([f"scores.{path}"] if chosen.prepare else [])] for name, path in mapped.columns.items()}
     if chosen.name == "table":
         chosen = _of_table(tables, chosen, paths, fields)
-        used = {name for found in paths.values() for path in found for name in (path, path.split(".")[0])}
+        used = {name for each in paths.values() for path in each for name in (path, path.split(".")[0])}
         ignored = [name for name in names if name not in used]
         unread = [f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else []
         if tell is not None:

@@ -40,8 +40,8 @@ _BETWEEN = "\n"
 """The separator of account names in a hold; `caps.Caps` makes no name with a line end."""
 _WAITS = f"waits{_BETWEEN}"
 """Followed by an account's name, the id of an empty hold, which asks other processes to give back their slack."""
-_MADE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0, alerted=0, resets=0)
-_MADE = _MADE.on_conflict_do_nothing()
+_OPENED = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0, alerted=0, resets=0)
+_OPENED = _OPENED.on_conflict_do_nothing()
 _NAMED = accounts.c.name.in_(sa.bindparam("names", expanding=True))
 _WAITED = sa.exists().where(holds.c.id == _WAITS + accounts.c.name, holds.c.expires_s > sa.bindparam("now_s"))
 _LOCKED = sa.select(accounts, _WAITED.label("waited")).where(_NAMED).order_by(accounts.c.name)
@@ -52,8 +52,8 @@ _BOOKED = _BOOKED.values(spent=accounts.c.spent + sa.bindparam("more"), held=acc
 _PAGE = 2_000
 _NEXT_PAGE = sa.select(accounts.c.name).where(accounts.c.name > sa.bindparam("last"))
 _NEXT_PAGE = _NEXT_PAGE.order_by(accounts.c.name).offset(_PAGE).limit(1)
-_HELD = insert(holds)
-_HELD = _HELD.on_conflict_do_update(index_elements=["id"], set_={"expires_s": _HELD.excluded.expires_s})
+_HOLD = insert(holds)
+_HOLD = _HOLD.on_conflict_do_update(index_elements=["id"], set_={"expires_s": _HOLD.excluded.expires_s})
 
 
 class SqlLedger:
@@ -222,7 +222,7 @@ class SqlLedger:
             return
         with self._database.transaction() as connection:
             if new := [{"name": name} for name, lease in leases.items() if lease.id is None]:
-                connection.execute(_MADE, new)
+                connection.execute(_OPENED, new)
             stored = connection.execute(_LOCKED, {"names": list(leases), "now_s": self._database.now_s()}).all()
             ids = [row for lease in leases.values() for row in lease.rows]
             rows = set(connection.scalars(_ENDED, {"ids": ids}))
@@ -260,7 +260,7 @@ class SqlLedger:
         rows = [Hold(c.id, c.amount, (name,), self._owner, c.expires_s + skew_s) for name, c in changes.items() if c.id]
         rows += [Hold(_WAITS + name, 0, (name,), self._owner, waits_s) for name in sorted(full)]
         if rows:
-            connection.execute(_HELD, [row._asdict() | {"accounts": row.accounts[0]} for row in rows])
+            connection.execute(_HOLD, [row._asdict() | {"accounts": row.accounts[0]} for row in rows])
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
         """Book in full expired holds, expired leases of other processes, and those of `owner`; return how many."""
@@ -343,7 +343,7 @@ class SqlLedger:
 
     def _reset(self, name: str, who: str) -> None:
         with self._database.transaction() as connection:
-            connection.execute(_MADE, {"name": name})
+            connection.execute(_OPENED, {"name": name})
             row = connection.execute(_LOCKED, {"names": [name], "now_s": 0.0}).one()
             number, at = row.resets + 1, now_utc()
             record = {"account": name, "number": number, "who": who, "reset_at": at, "spent": row.spent}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cascade.server.catalog import Catalog
     from cascade.server.modes import Modes
 
-MOST_HELD, MOST_CHARS = 1_000, 50_000_000
+MOST_WAITING, MOST_CHARS = 1_000, 50_000_000
 """The most audited answers that wait for feedback, and characters of their requests; the oldest is dropped first."""
 _FLUSH_S = 10.0
 """How long feedback waits for its trace, written 50 ms after the response, or once a drawn request is complete."""
@@ -123,8 +123,8 @@ class AnswerFeedback:
         """Keep an answer whose feedback would be counted."""
         if answer.audited and answer.certificate is not None:
             self.waiting[trace_id] = answer
-            chars = sum([len(held.question.context or "") for held in self.waiting.values()])
-            while len(self.waiting) > MOST_HELD or chars > MOST_CHARS:
+            chars = sum([len(waiting.question.context or "") for waiting in self.waiting.values()])
+            while len(self.waiting) > MOST_WAITING or chars > MOST_CHARS:
                 chars -= len(self.waiting.popitem(last=False)[1].question.context or "")
 
     async def take(self, feedback: Feedback, key: ServerKeyConfig | None, *, judges: bool) -> dict[str, Any]:

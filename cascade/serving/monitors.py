@@ -87,14 +87,14 @@ def loss_of(
             return f"the call of {call.request.role} at step {call.request.step} failed ({call.failed_with})"
     steps = {step.number: step for step in answer.steps if step.number not in {call.request.step for call in failed}}
     complete = horizon in steps or (not by_itself and any(step.final for step in answer.steps))
-    log, kept, node = _log_of(
+    log, candidates, node = _log_of(
         answer, {number: steps.get(number) for number in range(1, max([horizon, *steps]) + 1)}, right, complete=complete
     )
     alone = math.nan if reference_right is None else float(reference_right)
     if reference_right is None and by_itself and complete:  # without an answer it is wrong, as in a log
         alone = 0.0 if log.answer[0, -1] < 0 else log.right[0, -1]
     log = replace(log, reference=Reference(np.array([alone]), np.array([-1]), by_itself))
-    loss, unknown = rules.served(log, kept, node), math.isnan(alone) and not rules.covers_all
+    loss, unknown = rules.served(log, candidates, node), math.isnan(alone) and not rules.covers_all
     if loss and unknown and not by_itself:
         raise UsageError("Say whether the reference alone would have been right: record_outcome(…, reference_right=…).")
     return "not every step was run, or an answer has no verdict" if loss is None or (unknown and by_itself) else loss
@@ -104,9 +104,9 @@ def _log_of(
     answer: Answer, steps: Mapping[int, Step | None], right: Judge, *, complete: bool
 ) -> tuple[Log, list[int], int | None]:
     """Return an answer's request as a log of its steps, with a node per answer; the nodes kept, and the one served."""
-    nodes, texts, kept = list[Node](), list[str | None](), list[int]()
+    nodes, texts, candidates = list[Node](), list[str | None](), list[int]()
     for number, step in steps.items():
-        kept += [len(nodes) + at for at in (step.decision.keep if step and step.decision else ())]
+        candidates += [len(nodes) + at for at in (step.decision.keep if step and step.decision else ())]
         texts += [candidate.text for candidate in step.candidates] if step and step.candidates else [None]
         nodes += [Node(f"answer {at}", number - 1) for at in range(len(nodes), len(texts))]
     judged = {text: None if text is None else right(text) for text in dict.fromkeys(texts)}  # `right` may cost money
@@ -115,8 +115,8 @@ def _log_of(
     answers = [[-1 if key is None else keys.index(key) for key in keys]]
     bought, row, ends = [[bool(steps[node.step + 1]) for node in nodes]], ("audit",), np.array([complete])
     columns = np.array(answers), np.array(truth), np.zeros_like(bought, np.int64), np.array(bought), ends
-    served = (at for at in kept or range(len(texts)) if texts[at] is not None and texts[at] == answer.text)
-    return Log("", tuple(nodes), row, row, *columns, np.full_like(columns[1], math.nan)), kept, next(served, None)
+    served = (at for at in candidates or range(len(texts)) if texts[at] is not None and texts[at] == answer.text)
+    return Log("", tuple(nodes), row, row, *columns, np.full_like(columns[1], math.nan)), candidates, next(served, None)
 
 
 class CertificateMonitor(NamedTuple):

@@ -260,9 +260,9 @@ class SpendingGuard(Middleware):
         within_s = deadline.remaining_s() / 2  # the rest is for the call
         try:
             if (ledger := spending.bookings) is not None:
-                found = await spending.link.together(ledger.reserve_all, ask, within_s, self._give_back)
-                if isinstance(found, Hold):
-                    return found
+                reserved = await spending.link.together(ledger.reserve_all, ask, within_s, self._give_back)
+                if isinstance(reserved, Hold):
+                    return reserved
             return await spending.link.call(spending.reserve, *call, within_s=within_s, late=self._give_back)
         except StoreError as error:
             if spending.stand_in is None or spending.bookings is None:

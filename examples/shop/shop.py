@@ -45,18 +45,18 @@ class Shop:
         return known[tool](rest.strip()) if tool in known else f"error: there is no tool {tool[:20]}"
 
     def _of(self, name: str) -> str:
-        found = self._orders.execute("SELECT id, item, status FROM orders WHERE name = ? ORDER BY id", (name,))
+        orders = self._orders.execute("SELECT id, item, status FROM orders WHERE name = ? ORDER BY id", (name,))
         return (
-            "; ".join(f"{number} {item} {status}" for number, item, status in found)
+            "; ".join(f"{number} {item} {status}" for number, item, status in orders)
             or f"error: no orders of {name[:20]}"
         )
 
     def _set(self, number: str, needed: str, column: str, value: str) -> str:
-        found = self._orders.execute("SELECT status FROM orders WHERE id = ?", (number,)).fetchone()
-        if found is None:
+        status = self._orders.execute("SELECT status FROM orders WHERE id = ?", (number,)).fetchone()
+        if status is None:
             return f"error: no order {number[:20]}"
-        if found[0] != needed:
-            return f"error: order {number} is {found[0]}, not {needed}"
+        if status[0] != needed:
+            return f"error: order {number} is {status[0]}, not {needed}"
         self._orders.execute(f"UPDATE orders SET {column} = ? WHERE id = ?", (value, number))  # noqa: S608 - our own names
         return f"ok: {column} of order {number} is {value}"
 
@@ -88,9 +88,9 @@ class Task(NamedTuple):
 def tasks() -> tuple[Task, ...]:
     """Return the 60 tasks, six of each of ten customers, in a random order that is always the same."""
     with closing(Shop()) as shop:
-        made = [task for person, name in enumerate(NAMES) for task in _of(shop, person, name)]
-    random.Random(SEED).shuffle(made)
-    return tuple(made)
+        drawn = [task for person, name in enumerate(NAMES) for task in _of(shop, person, name)]
+    random.Random(SEED).shuffle(drawn)
+    return tuple(drawn)
 
 
 def _of(shop: Shop, person: int, name: str) -> Iterator[Task]:

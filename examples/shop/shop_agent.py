@@ -83,22 +83,22 @@ def _play(shop: Shop, task: Task, policy: Policy, models: Models, budget_nano_us
     for turn in range(1, MOST_TURNS + 1):
         left = 1 - purse.spent_nano_usd / budget_nano_usd
         wanted = policy(Seen(turn, errors, len(calls) != len(set(calls)), left))
-        said = _said(task, (*_EXAMPLE, *turns), wanted, models, purse)
-        if said is None:
+        reply = _reply(task, (*_EXAMPLE, *turns), wanted, models, purse)
+        if reply is None:
             stopped = True
             break
-        place, call = said
+        place, call = reply
         large += place == LARGE
         if call == "done" or not call:
             break
-        found = shop.use(call)
-        errors += found.startswith("error")
+        result = shop.use(call)
+        errors += result.startswith("error")
         calls.append(call)
-        turns += [Message("assistant", call), Message("user", found)]
+        turns += [Message("assistant", call), Message("user", result)]
     return Played(shop.state() == task.wanted, purse.spent_nano_usd, len(calls), large, stopped)
 
 
-def _said(
+def _reply(
     task: Task, messages: tuple[Message, ...], wanted: str, models: Models, purse: Budget
 ) -> tuple[str, str] | None:
     """Return the model asked and the line it wrote; None if the purse cannot pay for another call."""

@@ -62,11 +62,11 @@ def models_of(orchestrator: Orchestrator, journal: Journal) -> Models:
     return Models(names, prices, ask)
 
 
-def learned(asked: Sequence[Task], models: Models, budget_nano_usd: int) -> Switch:
+def learned(tasks: Sequence[Task], models: Models, budget_nano_usd: int) -> Switch:
     """Return the switch that serves most of these tasks, of equals the cheapest."""
 
-    def worth(one: Switch) -> tuple[int, int]:
-        played = [play(task, one, models, budget_nano_usd) for task in asked]
+    def worth(switch: Switch) -> tuple[int, int]:
+        played = [play(task, switch, models, budget_nano_usd) for task in tasks]
         return sum(each.right for each in played), -sum(each.cost_nano_usd for each in played)
 
     return max(candidates(), key=worth)
@@ -74,30 +74,30 @@ def learned(asked: Sequence[Task], models: Models, budget_nano_usd: int) -> Swit
 
 def line(name: str, played: Sequence[Played], budget_nano_usd: int) -> str:
     """Return a row of the table."""
-    costs = [one.cost_nano_usd / 1e6 for one in played]
-    cells = [f"{budget_nano_usd / 1e6:.1f}", name, f"{sum(one.right for one in played)}/{len(played)}"]
-    cells += [f"{fmean(costs):.3f}", f"{max(costs):.3f}", f"{fmean(one.turns for one in played):.1f}"]
-    cells += [str(sum(one.large for one in played)), str(sum(one.stopped for one in played))]
+    costs = [result.cost_nano_usd / 1e6 for result in played]
+    cells = [f"{budget_nano_usd / 1e6:.1f}", name, f"{sum(result.right for result in played)}/{len(played)}"]
+    cells += [f"{fmean(costs):.3f}", f"{max(costs):.3f}", f"{fmean(result.turns for result in played):.1f}"]
+    cells += [str(sum(result.large for result in played)), str(sum(result.stopped for result in played))]
     return f"| {' | '.join(cells)} |"
 
 
-def report(models: Models, asked: Sequence[Task]) -> list[str]:
+def report(models: Models, tasks: Sequence[Task]) -> list[str]:
     """Return the table: three budgets, the boundaries and the learned switch, on the second half of the tasks."""
-    half = len(asked) // 2
+    half = len(tasks) // 2
     lines = [
         "| budget, m$ | policy | right | mean, m$ | dearest, m$ | calls | of the large | money ended |",
         "|---" * 8 + "|",
     ]
     for usd in BUDGETS_USD:
         budget = round(usd * 1e9)
-        chosen = learned(asked[:half], models, budget)
+        chosen = learned(tasks[:half], models, budget)
         ways: Mapping[str, Policy] = {
             "always small": ALWAYS_SMALL,
             "always large": ALWAYS_LARGE,
             f"learned: {chosen}": chosen,
         }
         for name, policy in ways.items():
-            lines.append(line(name, [play(task, policy, models, budget) for task in asked[half:]], budget))
+            lines.append(line(name, [play(task, policy, models, budget) for task in tasks[half:]], budget))
     return lines
 
 
@@ -106,8 +106,8 @@ def scripted(request: Request) -> Payload:
     (task,) = (task for task in tasks() if task.message == request.question.text)
     lost = "1.5b" not in request.model and "by item" in task.name
     calls = ("orders Nobody",) if lost else task.calls
-    made = {message.content for message in request.messages if message.role == "assistant"}
-    return reply(next((call for call in calls if call not in made), "done"), input_tokens=200)
+    replies = {message.content for message in request.messages if message.role == "assistant"}
+    return reply(next((call for call in calls if call not in replies), "done"), input_tokens=200)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from cascade.config import load
 from cascade.config.schema import ServerConfig
 from cascade.records.traces import Store
 from cascade.server.auth import new_key, new_trace, owns
-from cascade.server.feedback import MOST_CHARS, MOST_HELD, AnswerFeedback
+from cascade.server.feedback import MOST_CHARS, MOST_WAITING, AnswerFeedback
 from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question
 from unit.certified import SURE as SURE_ENOUGH
@@ -162,12 +162,12 @@ def test_only_what_would_be_counted_is_held_and_never_more_than_so_much():
         endpoint = AnswerFeedback(served)
         plain = served.chat(ASK)
         endpoint.hold("plain", plain)
-        for number in range(MOST_HELD + 5):
+        for number in range(MOST_WAITING + 5):
             endpoint.hold(
                 str(number),
                 Answer(Question("?"), "a", ("a",), (), "policy", 0.1, audited=True, certificate=certificate()),
             )
-        assert len(endpoint.waiting) == MOST_HELD
+        assert len(endpoint.waiting) == MOST_WAITING
         assert "plain" not in endpoint.waiting
         assert "0" not in endpoint.waiting
         large = Question.of_chat(ChatRequest([{"role": "user", "content": "a" * (MOST_CHARS // 3)}]))
