@@ -241,8 +241,8 @@ def _turns(conversation: object) -> list[dict[str, Any]]:
         if kind == "message":
             content = _content(entry.get("content"), path)
             last = turns[-1] if turns else {}
-            is_open = last.get("role") == "assistant" and last["content"] is None and not last.get("tool_calls")
-            if entry.get("role") == "assistant" and is_open:  # that turn has only reasoning so far
+            is_open = last.get("role") == "assistant" and last["content"] is None
+            if entry.get("role") == "assistant" and is_open:  # that turn has no text so far
                 last["content"] = content
             else:
                 turns.append({"role": entry.get("role"), "content": content})

@@ -353,7 +353,8 @@ def test_a_whole_conversation_of_anthropic_s_is_translated():
     }  # fmt: skip
 
 
-def test_a_whole_conversation_of_responses_is_translated():
+@pytest.mark.parametrize("order", [1, -1])  # Haystack sends the text after the calls
+def test_a_whole_conversation_of_responses_is_translated(order):
     body = {
         "model": "cascade", "max_output_tokens": 9, "instructions": "Be brief.", "reasoning": {"effort": "low"},
         "tools": RESPONSE_TOOLS, "tool_choice": {"type": "function", "name": "get_weather"}, "made_up": 1,
@@ -362,8 +363,8 @@ def test_a_whole_conversation_of_responses_is_translated():
             {"role": "user", "content": [{"type": "input_text", "text": "How long?"},
                                          {"type": "input_image", "image_url": "https://x/y.png", "detail": "low"}]},
             {"type": "reasoning", "id": "r", "summary": []},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
-            {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"days": 3}'},
+            *[{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+              {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"days": 3}'}][::order],
             {"type": "function_call_output", "call_id": "c1", "output": "rain"},
         ],
     }  # fmt: skip
