@@ -320,12 +320,13 @@ def _compared(decision: Decision) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of text as a model writes it, yielded by `stream`. `model` is the model's name, if known."""
+    """A piece of text by `model` (its name, if known); a message's first has the `thinking` before it, packed."""
 
     text: str
     role: str
     step: int
     model: str | None = field(default=None, compare=False)
+    thinking: str | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,10 +463,9 @@ class Answer:
     @property
     def cost_by_model(self) -> dict[str, Decimal | None]:
         """The exact cost in USD of each model."""
-        by_model: dict[str, list[int | None]] = {}
-        for call in self.calls:
-            by_model.setdefault(call.request.model, []).append(call.cost_nano_usd)
-        return {model: usd_or_none(total_nano_usd(costs)) for model, costs in by_model.items()}
+        costs = [(call.request.model, call.cost_nano_usd) for call in self.calls]
+        totals = {model: total_nano_usd([cost for name, cost in costs if name == model]) for model, _ in costs}
+        return {model: usd_or_none(total) for model, total in totals.items()}
 
     def explain(self) -> str:
         """Return the path in words, one line per step, ending with the reason for the stop."""

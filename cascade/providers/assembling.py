@@ -15,8 +15,9 @@ from typing import Any
 from cascade.chat import ENDINGS, refusal_of
 from cascade.errors import StreamInterruptedError
 from cascade.providers.base import Payload
+from cascade.providers.histories import packed
 from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, content_text, fields_of, raise_error_inside
-from cascade.types import Request
+from cascade.types import Request, TextDelta
 
 
 @dataclass(slots=True)
@@ -94,6 +95,8 @@ class Assembler:
         for name in delta.keys() - {"role", "content", "refusal", "tool_calls"}:
             if delta[name] is not None:
                 _join(self._more, {name: delta[name]})
+        if isinstance(blocks := self._more.get("thinking_blocks"), list):
+            self._more["thinking_blocks"] = _whole_blocks(blocks)
 
     def _call_of(self, piece: Mapping[str, Any]) -> dict[str, Any]:
         """Return the call that a piece continues, or a new one.
@@ -114,6 +117,12 @@ class Assembler:
             known = [{}]
             self._calls.append((index, known[0]))
         return known[-1]
+
+    def delta(self, text: str) -> TextDelta:
+        """Return a new text as a piece of the reply, the first one with the thinking before it."""
+        request = self.request
+        thinking = packed(self._more, request.wire_model) if len(self._texts) == 1 else None
+        return TextDelta(text, request.role, request.step, request.model, thinking)
 
     @property
     def text(self) -> str:
@@ -137,8 +146,6 @@ class Assembler:
             self.notes.append("the stream ended with half of a character, which was left out")
         message: dict[str, Any] = {"role": "assistant", "content": self.text or (None if self._calls else "")}
         message |= self._more
-        if isinstance(blocks := message.get("thinking_blocks"), list):
-            message["thinking_blocks"] = _whole_blocks(blocks)
         if self._calls:
             in_order = sorted(self._calls, key=lambda call: call[0] if isinstance(call[0], int) else math.inf)
             message["tool_calls"] = [call for _, call in in_order]

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 from cascade.chat import tool_call
@@ -62,36 +63,17 @@ def reply(
     if p_yes is not None:
         pair = {"Yes": p_yes, "No": 1.0 - p_yes}
         top = [{"token": token, "logprob": math.log(p) if p > 0 else -math.inf} for token, p in pair.items()]
-        verdict = "Yes" if words[0].strip(".,:").lower() == "yes" else "No"
-        first = next(entry for entry in top if entry["token"] == verdict)
-        content[0] = {**first, "top_logprobs": top}
-    payload: dict[str, Any] = {
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": text},
-                "finish_reason": finish_reason,
-                "logprobs": {"content": content},
-            }
-        ],
-        "usage": {
-            "prompt_tokens": input_tokens,
-            "completion_tokens": len(words) if output_tokens is None else output_tokens,
-        },
-    }
+        says_yes = words[0].strip(".,:").lower() == "yes"
+        content[0] = {**top[not says_yes], "top_logprobs": top}
+    message: dict[str, Any] = {"role": "assistant", "content": text}
     if tool_calls:
-        message = payload["choices"][0]["message"]
-        message |= {
-            "content": text or None,
-            "tool_calls": [
-                tool_call(index, {"name": name, "arguments": arguments})
-                for index, (name, arguments) in enumerate(tool_calls)
-            ],
-        }
-        payload["choices"][0]["finish_reason"] = "tool_calls" if finish_reason == "stop" else finish_reason
-    if model is not None:
-        payload["model"] = model
-    return payload
+        named = [{"name": name, "arguments": arguments} for name, arguments in tool_calls]
+        message |= {"content": text or None, "tool_calls": [tool_call(index, call) for index, call in enumerate(named)]}
+        finish_reason = "tool_calls" if finish_reason == "stop" else finish_reason
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": {"content": content}}
+    written = len(words) if output_tokens is None else output_tokens
+    payload = {"choices": [choice], "usage": {"prompt_tokens": input_tokens, "completion_tokens": written}}
+    return payload if model is None else {**payload, "model": model}
 
 
 @dataclass(slots=True)
@@ -141,18 +123,16 @@ def _echo(request: Request) -> Payload:
 
 
 def chunks(payload: Payload) -> Iterator[Payload]:
-    """Yield a reply as the chunks of a stream, a word each."""
+    """Yield a reply as the chunks of a stream: other fields, such as thinking, then each word, then each tool call."""
     choice = payload["choices"][0]
-    words = (choice["message"]["content"] or "").split(" ")
-    logprobs = (choice.get("logprobs") or {}).get("content") or []
-    for place, word in enumerate(words):
-        delta: dict[str, Any] = {"content": word if place == 0 else f" {word}"}
-        chunk: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
-        if place < len(logprobs):
-            chunk["logprobs"] = {"content": [logprobs[place]]}
-        yield {"choices": [chunk]}
-    for index, call in enumerate(choice["message"].get("tool_calls") or ()):
-        yield {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, **call}]}, "finish_reason": None}]}
+    message, logprobs = choice["message"], iter((choice.get("logprobs") or {}).get("content") or ())
+    words, calls = (message["content"] or "").split(" "), message.get("tool_calls") or ()
+    deltas = [{name: message[name]} for name in message if name not in {"role", "content", "tool_calls"}]
+    deltas += [{"content": word if place == 0 else f" {word}"} for place, word in enumerate(words)]
+    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
+    for delta in deltas:
+        token = [*islice(logprobs, 1)] if "content" in delta else []
+        yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": {"content": token}}]}
     yield {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
     yield {"choices": [], "usage": payload["usage"]}
 

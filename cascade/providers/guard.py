@@ -34,7 +34,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fields import added, refused
-from cascade.providers.histories import conversation_of
+from cascade.providers.histories import conversation_of, packed
 from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.registry import raised_by
 from cascade.resilience.event_loop import NOT_BEGUN, Deadline
@@ -150,9 +150,8 @@ class Guard:
                         payload = await self.provider.complete(tries.request, left_s)
                 except Exception as error:  # noqa: BLE001 - a user's own provider may raise anything
                     self._fail(tries.request, error)
-                chat = request.chat
-                if chat is not None and isinstance(payload, dict):  # not streamed: no text was shown yet
-                    payload = with_tool_calls(payload, chat)
+                if request.chat is not None and isinstance(payload, dict):  # not streamed: no text was shown yet
+                    payload = with_tool_calls(payload, request.chat)
                 return self._checked(payload, request, started, tries)
             except ProviderError as error:
                 await self._wait(tries, error)
@@ -246,7 +245,8 @@ class Guard:
         """
         if not isinstance(self.provider, Streams):
             completion = await self.complete(request, deadline)
-            yield TextDelta(_written(completion), request.role, request.step, request.model)
+            thinking = packed(completion.message or {}, request.wire_model)
+            yield TextDelta(_written(completion), request.role, request.step, request.model, thinking)
             yield completion
             return
         from cascade.providers.assembling import Assembler
@@ -266,7 +266,7 @@ class Guard:
                             if chunk is None:
                                 break
                             if text := assembler.add(chunk):
-                                yield TextDelta(text, request.role, request.step, request.model)
+                                yield assembler.delta(text)
                             if assembler.began:
                                 tries.deadline = Deadline(min(ends_s, time.monotonic() + idle_s))
                             tries.left_s(time.monotonic(), billed="maybe")
@@ -361,37 +361,29 @@ class Guard:
         return gone | learned if time.monotonic() < until_s else gone
 
     def _checked(
-        self,
-        payload: Payload,
-        request: Request,
-        started: float,
-        tries: _Tries,
-        notes: Sequence[str] = (),
+        self, payload: Payload, request: Request, started: float, tries: _Tries, of_stream: Sequence[str] = ()
     ) -> Completion:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
+        notes = [*dict.fromkeys(of_stream), *completion.notes]
         if (deployment := tries.request.deployment) is not None:
-            completion = completion._replace(deployment=deployment)
             self.tried[request.model, deployment, "answered"] += 1
-        if notes:
-            completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
         if self.health and (health := self.health.get(tries.request.site)) is not None:
             health.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
-            completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
+            notes.append(f"{request.model} sent no log-probs")
         if tries.request.without:
             if (without := frozenset(tries.request.without)) != self._left_out(tries.request):
                 if len(self._refused) >= _MAX_WARNINGS:
                     self._refused.clear()
                 self._refused[sort_of(tries.request)] = without, time.monotonic() + _REFUSED_S
-            note = f"{request.model} was asked without what it refuses: {', '.join(tries.request.without)}"
-            completion = completion._replace(notes=(*completion.notes, note))
+            notes.append(f"{request.model} was asked without what it refuses: {', '.join(tries.request.without)}")
+        maybe = 0
         if tries.failed:
-            note = f"earlier tries failed: {', '.join(map(_named, tries.failed))}"
+            notes.append(f"earlier tries failed: {', '.join(map(_named, tries.failed))}")
             maybe = sum(error.billed != "no" for error in tries.failed)
-            completion = completion._replace(notes=(*completion.notes, note), maybe_billed=maybe)
-        for note in completion.notes:
+        for note in notes:
             self._warn(request.model, note)
-        return completion
+        return completion._replace(notes=tuple(notes), deployment=deployment, maybe_billed=maybe)
 
     def _warn(self, model: str, note: str) -> None:
         kind = f"{model}: {_DIGITS.sub('', note)}"

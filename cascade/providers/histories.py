@@ -330,7 +330,9 @@ def _form(vendor: _Vendor | None) -> Any:
 
     def formed(id_text: str) -> str:
         bare = _bare(id_text)
-        return bare if vendor is None or vendor.ids.fullmatch(bare) else _new(bare)
+        if vendor is None or vendor.ids.fullmatch(bare):
+            return bare
+        return sha256(bare.encode("utf-8", "replace")).hexdigest()[:9]  # every vendor accepts it; equal ids stay equal
 
     return formed
 
@@ -341,8 +343,3 @@ def _with_id(holder: Any, name: str, change: Any) -> Any:
     if not isinstance(id_text, str) or change(id_text) == id_text:
         return holder
     return {**holder, name: change(id_text)}
-
-
-def _new(id_text: str) -> str:
-    """Return an id that every vendor accepts; equal ids give equal results."""
-    return sha256(id_text.encode("utf-8", "replace")).hexdigest()[:9]

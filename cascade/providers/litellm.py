@@ -317,19 +317,14 @@ def refuse_fetching(model: str, chat: ChatRequest) -> None:
     count, levels = written_out(chat)
     if count > _MOST_EXPANDED or levels > _MOST_DEEP:
         raise UsageError("The schemas of the request are too large or too deep once their $refs are written out.")
-    named = [part for message in chat.messages for part in _naming_address(message)]
+    parts = [part for message in chat.messages for part in objects_in(message.get("content"))]
+    named = [part for part in parts if _has_address({key: part[key] for key in part if key not in {"type", "text"}})]
     if not named:
         return
     provider = provider_of(model) if "/" in model else "openai"
     passed_on = provider in _PASSED_ON.union(load_litellm().openai_compatible_providers)
     if not passed_on or any(part.keys() - {"type", "image_url"} for part in named):
         raise UsageError(f"{model} cannot be sent this URL: send the image or file itself, as a data: URL.")
-
-
-def _naming_address(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the parts of a message that hold an address."""
-    parts = objects_in(message.get("content"))
-    return [part for part in parts if _has_address({key: part[key] for key in part if key not in {"type", "text"}})]
 
 
 def _has_address(value: object) -> bool:

@@ -81,12 +81,9 @@ class Replay:
     def _at_another_step(self, request: Request, question: str) -> Payload | None:
         """Return the same call logged at a later step, since a policy may leave out steps of a ladder."""
         rest, digest = (request.role, request.purpose, request.sample), request_digest(request)
-        for later in range(request.step + 1, _MOST_STEPS + 1):
-            replies = self.calls.get((question, later, *rest), {})
-            payload = replies.get(digest, replies.get(None))  # a log that cascade did not write has no digests
-            if payload is not None:
-                return payload
-        return None
+        later = [self.calls.get((question, step, *rest), {}) for step in range(request.step + 1, _MOST_STEPS + 1)]
+        payloads = [replies.get(digest, replies.get(None)) for replies in later]  # cascade's own logs have digests
+        return next((payload for payload in payloads if payload is not None), None)
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -283,11 +283,14 @@ class Edge:
     async def _counted(self) -> str:
         """Return the counts of the server and of each cascade."""
         admission = self.admission
-        shared = self._tools.text + family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used)
-        shared += family("in_flight", "Requests under way.", admission.places.used)
-        shared += family("newcomers", "Connections without an admitted request.", len(admission.newcomers))
-        shared += family("newcomers_closed_total", "Connections closed for newer ones.", admission.newcomers.closed)
-        shared += "".join(budget.metrics() for budget in self._budgets)
+        shared = "".join([
+            self._tools.text,
+            family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used),
+            family("in_flight", "Requests under way.", admission.places.used),
+            family("newcomers", "Connections without an admitted request.", len(admission.newcomers)),
+            family("newcomers_closed_total", "Connections closed for newer ones.", admission.newcomers.closed),
+            *(budget.metrics() for budget in self._budgets),
+        ])  # fmt: skip
         texts = await asyncio.gather(*(cascade.counted() for cascade in self.cascades))
         return shared + texts[0] if len(texts) == 1 else total([shared, *map(labelled, texts, self._by_name)])
 

@@ -118,6 +118,8 @@ class Budgets:
     def metrics(self) -> str:
         """Return the amounts booked, and the counts of alerts, in Prometheus' text form."""
         booked, tools = {key or "": cost for key, cost in self._spending.booked.items()}, self._tools
-        text = family("budget_booked_usd_total", "Everything booked, by key, with failed calls.", booked, "key")
-        text += family("budget_alerts_total", "Accounts at a share of their cap.", tools.alerts, "account", "share")
-        return text + family("webhook_failures_total", "Failed tries to post an alert.", tools.webhook_failures.total())
+        return "".join([
+            family("budget_booked_usd_total", "Everything booked, by key, with failed calls.", booked, "key"),
+            family("budget_alerts_total", "Accounts at a share of their cap.", tools.alerts, "account", "share"),
+            family("webhook_failures_total", "Failed tries to post an alert.", tools.webhook_failures.total()),
+        ])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -172,10 +173,7 @@ def _seconds(written: str | None) -> float | None:
     """Return a header's number of seconds. Raises GatewayError if it is not a number above 0."""
     if written is None:
         return None
-    try:
-        seconds = float(written)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise GatewayError(400, "x-cascade-deadline-s must be a number above 0.", param="x-cascade-deadline-s")
-    return seconds
+    with suppress(ValueError):
+        if 0 < (seconds := float(written)) < math.inf:
+            return seconds
+    raise GatewayError(400, "x-cascade-deadline-s must be a number above 0.", param="x-cascade-deadline-s")

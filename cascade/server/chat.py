@@ -271,7 +271,7 @@ class _ChatReply:
                         await self._begin(self.draft._replace(served_by=model))
                     if exchange.visit is not None:
                         exchange.visit.sent += len(event.text.encode("utf-8", "replace"))
-                    await exchange.more(writer.text(event.text, model))
+                    await exchange.more(writer.text(event.text, model, event.thinking))
             await self._end(answer)
         finally:
             beats.cancel()

@@ -129,19 +129,14 @@ class Metrics:
         return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
 
     def count_call(
-        self,
-        request: Request,
-        seconds: float,
-        reply: Completion | None,
-        error: BaseException | None,
-        price: Price | None,
+        self, of: Request, seconds: float, reply: Completion | None, error: BaseException | None, price: Price | None
     ) -> None:
         """Count a call that has ended, including its retries, by its reply or by its error."""
-        call = None if reply is None else paid_call(request, reply, price)
+        call = None if reply is None else paid_call(of, reply, price)
         if call is None and isinstance(error, ProviderError):
-            call = failed_call(request, error, price)
+            call = failed_call(of, error, price)
         self._key_costs[CALLER.get() or ""] += 0 if call is None else call.cost_nano_usd or 0  # only known costs
-        model = request.model
+        model = of.model
         self._calls[model].observe(seconds)
         if error is not None:
             self._errors[model, "Cancelled" if isinstance(error, _LEFT) else type(error).__name__] += 1
@@ -154,9 +149,7 @@ class Metrics:
                     self._tokens[model, kind] += tokens
 
     async def watch_loop(
-        self,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
+        self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Keep measuring how late the event loop wakes a task."""
         while True:
@@ -217,30 +210,33 @@ def _deployments(guards: Mapping[str, Guard]) -> str:
         models[model] = int(all(opened.values()))
         sites |= {(model, at): broke for at, broke in opened.items() if at}
         tries |= {place: count for place, count in guard.tried.items() if place[0] == model}
-    text = family("breaker_open", "1: the model is not asked, having failed often, at any deployment.", models, "model")
-    text += family(
-        "deployment_open", "1: the deployment is not asked, having failed often.", sites, "model", "deployment"
-    )
-    labels = "model", "deployment", "outcome"
-    return text + family("deployment_tries_total", "Tries of calls at a deployment, by the outcome.", tries, *labels)
+    of_tries, labels = "Tries of calls at a deployment, by the outcome.", ("model", "deployment", "outcome")
+    return "".join([
+        family("breaker_open", "1: the model is not asked, having failed often, at any deployment.", models, "model"),
+        family("deployment_open", "1: the deployment is not asked, having failed often.", sites, *labels[:2]),
+        family("deployment_tries_total", of_tries, tries, *labels),
+    ])  # fmt: skip
 
 
 def _of_stores(runtime: Runtime) -> str:
     """Return the counts of failed calls to stores, of traces, and of calls and costs that the budget's store lacks."""
     failures, failing = {name: link.failures for name, link in runtime.links.items()}, runtime.failing_stores
     now = {name: int(name in failing) for name in (*failures, *(("traces",) if runtime.traces else ()))}
-    text = family("store_failures_total", "Calls to a store that failed or were late.", failures, "store")
-    text += family("store_failing", "1: the store does not answer.", now, "store")
-    if (traces := runtime.traces) is not None:
-        text += family("traces_written_total", "Answers in the traces.", traces.counts.written)
-        text += family("traces_lost_total", "Answers that could not be recorded.", traces.counts.lost)
-        text += family("traces_waiting", "Answers that wait for the store.", traces.counts.waiting)
-    bookings = runtime.bookings
-    if bookings is None:
-        return text
-    text += family("budget_unasked_total", "Calls made without the budget's store.", bookings.allowed)
-    text += family("budget_waiting", "Costs that wait for the budget's store.", bookings.waiting)
-    return text + family("budget_lost_usd_total", "Costs that were never booked.", bookings.lost_nano_usd)
+    traces, bookings = runtime.traces, runtime.bookings
+    return "".join([
+        family("store_failures_total", "Calls to a store that failed or were late.", failures, "store"),
+        family("store_failing", "1: the store does not answer.", now, "store"),
+        *([] if traces is None else [
+            family("traces_written_total", "Answers in the traces.", traces.counts.written),
+            family("traces_lost_total", "Answers that could not be recorded.", traces.counts.lost),
+            family("traces_waiting", "Answers that wait for the store.", traces.counts.waiting),
+        ]),
+        *([] if bookings is None else [
+            family("budget_unasked_total", "Calls made without the budget's store.", bookings.allowed),
+            family("budget_waiting", "Costs that wait for the budget's store.", bookings.waiting),
+            family("budget_lost_usd_total", "Costs that were never booked.", bookings.lost_nano_usd),
+        ]),
+    ])  # fmt: skip
 
 
 def family(
@@ -386,8 +382,7 @@ class Instruments:
     def text(self) -> str:
         """The counts that belong to no cascade, in Prometheus' text form."""
         lost = 0 if self.access is None else self.access.lost
-        text = family("access_log_lost_total", "Lines that could not be written.", lost)
-        return text + of_reloads(self.reloads)
+        return family("access_log_lost_total", "Lines that could not be written.", lost) + of_reloads(self.reloads)
 
     def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
         """Return what runs beside the requests; `counted` returns the counts of this process."""

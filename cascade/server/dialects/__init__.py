@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from cascade.chat import calls_of, fields_in, function_of, parsed, refusal_of, spoken_text, text_of
 from cascade.errors import BadResponseError
 from cascade.providers.fields import CACHE_MARKS
-from cascade.providers.histories import packed, with_mark
+from cascade.providers.histories import packed, thinking_of, unpacked, with_mark
 from cascade.server.errors import GatewayError, Refusal
 from cascade.types import Answer
 
@@ -31,6 +31,7 @@ class Dialect(ABC):
         id_header: where its client library looks for the id of a request.
         counts: whether a stream ends with counts of tokens, and so with the cost.
         begun: whether text was written.
+        before: the block, item or fields with the thinking that was written before the text, if the client wants it.
     """
 
     path: ClassVar[str]
@@ -39,6 +40,8 @@ class Dialect(ABC):
 
     def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
         self.body, self.trace_id, self.begun = body, trace_id, False
+        self.before: list[dict[str, Any]] = []
+        self._thinking: str | None = None
 
     @cached_property
     def created(self) -> int:
@@ -56,11 +59,16 @@ class Dialect(ABC):
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as one response; `extension` is its field `cascade`, if any."""
 
-    def text(self, text: str, model: str) -> bytes:
-        """Return the events of the next piece of the text; the first call also returns those that begin the stream."""
-        head = b"" if self.begun else self._begin(model)
+    def text(self, text: str, model: str, thinking: str | None = None) -> bytes:
+        """Return the events of the next piece of the text; the first call begins the stream, with packed thinking."""
+        head = b"" if self.begun else self._open(model, thinking)
         self.begun = True
         return head + self._piece(text)
+
+    def _open(self, model: str, thinking: str | None) -> bytes:
+        if thinking is not None and self._wants_thinking:
+            self.before, self._thinking = [self._thought(thinking)], thinking
+        return self._begin(model)
 
     @abstractmethod
     def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
@@ -77,6 +85,24 @@ class Dialect(ABC):
 
     @abstractmethod
     def _begin(self, model: str) -> bytes: ...
+
+    @property
+    def _wants_thinking(self) -> bool:
+        return True
+
+    @abstractmethod
+    def _thought(self, thinking: str) -> dict[str, Any]:
+        """Return packed thinking in the form of this path, without the thoughts that were written before."""
+
+    def _readable(self, thinking: str) -> str:
+        now, before = [str((unpacked(each) or {}).get("reasoning_content", "")) for each in (thinking, self._thinking)]
+        return now.removeprefix(before)
+
+    def _in_order(self, reply: ServedMessage, texts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return an answer's thinking and texts; thinking comes first, unless it arrived after a text was written."""
+        thinking = reply.packed(wanted=self._wants_thinking)
+        rest = [] if thinking in (None, self._thinking) else [self._thought(thinking)]
+        return [*self.before, *texts, *rest] if self.begun else [*rest, *texts]
 
     @abstractmethod
     def _piece(self, text: str) -> bytes: ...
@@ -106,15 +132,18 @@ class ChatCompletions(Dialect):
     def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
         """Yield the rest of an answer in chunks. All keep the model name of the first one."""
         completion, message = reply.completion, with_mark(reply.message, reply.writer)
-        rest = {name: value for name, value in message.items() if name not in {"role", "content"}}
-        calls = rest.pop("tool_calls", None) or []
         if not self.begun:
-            self._begin(reply.model)
+            yield self._open(reply.model, packed(reply.message, reply.writer))
+        sent = self.before[0] if self.before else {}
+        late = {name: str(message[name]).removeprefix(text) or None for name, text in sent.items()}
+        rest = without({**message, **late}, "role", "content", "tool_calls")
+        if not self.begun:
             content = message.get("content")
             rest = {"content": None if content is None else text_of(content), **rest}
         self._head |= {name: completion[name] for name in ("system_fingerprint", "service_tier") if name in completion}
         if rest:
             yield self._chunk(rest, logprobs=reply.logprobs)
+        calls = message.get("tool_calls") or ()
         for index, call in enumerate(calls):  # one per chunk, as OpenAI sends them: LlamaIndex reads no second one
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, finish=reply.finish, **cascade_field(extension))
@@ -123,10 +152,14 @@ class ChatCompletions(Dialect):
         yield DONE
 
     def _begin(self, model: str) -> bytes:
-        """Fix what all chunks have in common."""
+        """Fix what all chunks have in common; return those of the thinking."""
         head = {"id": f"chatcmpl-{self.trace_id}", "object": "chat.completion.chunk", "created": self.created}
         self._head, self._role = head | {"model": model}, {"role": "assistant"}
-        return b""
+        return b"".join([self._chunk(fields) for fields in self.before if fields])
+
+    def _thought(self, thinking: str) -> dict[str, str]:
+        """Return the readable thinking; blocks are sent whole, at the end, since a client cannot join them."""
+        return {name: text for name, text in thinking_of(unpacked(thinking) or {}).items() if isinstance(text, str)}
 
     def _piece(self, text: str) -> bytes:
         return self._chunk({"content": text})
@@ -170,12 +203,6 @@ class ServedMessage:
     def refusal(self) -> str:
         """Why the model refused, "" if it did not."""
         return refusal_of(self.message)
-
-    @property
-    def thoughts(self) -> str:
-        """The model's thoughts before the message, "" if the server does not send them."""
-        thoughts = self.message.get("reasoning_content")
-        return thoughts if isinstance(thoughts, str) else ""
 
     def packed(self, *, wanted: bool) -> str | None:
         """Return the model's thinking as one text that only the server reads; None if there is none or none is needed.

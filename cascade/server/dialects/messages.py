@@ -78,15 +78,14 @@ class Messages(Dialect):
 
     def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
         """Yield the rest of an answer."""
-        blocks, begun = self._blocks(reply), self.begun
-        if begun:
-            blocks.sort(key=lambda block: block["type"] in _UNREAD)
-            yield _event("content_block_stop", index=0)
+        blocks, sent = self._blocks(reply), 0
+        if self.begun:
+            yield _event("content_block_stop", index=len(self.before))
+            sent = len(self.before) + bool(reply.text)
         else:
             yield self._start(reply.model, {**_usage(reply), "output_tokens": 0})
-        for index, block in enumerate(blocks):
-            if not (begun and block["type"] == "text" and index == 0):
-                yield from _block_events(index, block)
+        for index, block in enumerate(blocks[sent:], sent):
+            yield from _block_events(index, block)
         yield _event("message_delta", delta=_end(reply), usage=_usage(reply), **cascade_field(extension))
         yield _event("message_stop")
 
@@ -106,10 +105,23 @@ class Messages(Dialect):
     def _begin(self, model: str) -> bytes:
         """Begin a message and its text; the number of tokens read is unknown before the end."""
         head = self._start(model, {"input_tokens": 0, "output_tokens": 0})
-        return head + _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        thought = [event for index, block in enumerate(self.before) for event in _block_events(index, block)]
+        block = {"type": "text", "text": ""}
+        return b"".join([head, *thought, _event("content_block_start", index=len(self.before), content_block=block)])
 
     def _piece(self, text: str) -> bytes:
-        return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+        return _event("content_block_delta", index=len(self.before), delta={"type": "text_delta", "text": text})
+
+    @property
+    def _wants_thinking(self) -> bool:
+        return thinks(self.body)
+
+    def _thought(self, thinking: str) -> dict[str, Any]:
+        """Return a block of thinking, readable if the client asks for it."""
+        if not self._wants_thinking:
+            return {"type": "redacted_thinking", "data": thinking}
+        hides = self.body["thinking"].get("display") == "omitted"
+        return {"type": "thinking", "thinking": "" if hides else self._readable(thinking), "signature": thinking}
 
     def _start(self, model: str, usage: Mapping[str, Any]) -> bytes:
         message = self._message(model, [], usage) | {"stop_reason": None, "stop_sequence": None}
@@ -120,18 +132,11 @@ class Messages(Dialect):
         return {**head, "content": blocks, "usage": dict(usage)}
 
     def _blocks(self, reply: ServedMessage) -> list[dict[str, Any]]:
-        """Return a message's blocks; thinking is readable if the client asks for it."""
-        blocks, wanted = list[dict[str, Any]](), thinks(self.body)
-        if (thinking := reply.packed(wanted=wanted)) is not None:
-            hides = wanted and self.body["thinking"].get("display") == "omitted"
-            readable = {"type": "thinking", "thinking": "" if hides else reply.thoughts, "signature": thinking}
-            blocks.append(readable if wanted else {"type": "redacted_thinking", "data": thinking})
-        blocks += [{"type": "text", "text": text} for text in (reply.text, reply.refusal) if text]
-        blocks += [
+        texts = [{"type": "text", "text": text} for text in (reply.text, reply.refusal) if text]
+        return self._in_order(reply, texts) + [
             {"type": "tool_use", "id": call, "name": name, "input": arguments_object(arguments)}
             for call, name, arguments in reply.calls
         ]
-        return blocks
 
 
 def _event(name: str, /, **fields: Any) -> bytes:

@@ -107,11 +107,17 @@ class Responses(Dialect):
         if not self.begun:
             yield self._start(reply.model)
         response = self.whole(reply, extension)
-        handlers = {"message": self._message, "function_call": self._function_call, "reasoning": self._reasoning}
-        for number, entry in enumerate(response["output"]):
-            yield from handlers[entry["type"]](number, entry)
-            yield self._event("response.output_item.done", output_index=number, item=entry)
+        for number, entry in enumerate(response["output"][len(self.before) :], len(self.before)):
+            yield from self._item(number, entry)
         yield self._event(f"response.{response['status']}", response=response)
+
+    def _item(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
+        kind = entry["type"]
+        if not (self.begun and kind == "message"):
+            yield self._added(number, entry)
+        if kind != "reasoning":
+            yield from (self._message if kind == "message" else self._function_call)(number, entry)
+        yield self._event("response.output_item.done", output_index=number, item=entry)
 
     def broken(self, refusal: Refusal) -> bytes:
         """Return the event of an error, with the error in both places where client libraries look for it."""
@@ -144,10 +150,7 @@ class Responses(Dialect):
         }
 
     def _output(self, reply: ServedMessage) -> list[dict[str, Any]]:
-        """Return the items: reasoning, a message unless there are only tool calls, and the tool calls.
-
-        A message that has begun comes first.
-        """
+        """Return the items: reasoning, a message unless there are only tool calls, and the tool calls."""
         status = "incomplete" if reply.finish in _CUT else "completed"
         contents: list[dict[str, Any]] = []
         if reply.text or not (reply.refusal or reply.calls):
@@ -155,14 +158,8 @@ class Responses(Dialect):
             contents.append({"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprobs})
         if reply.refusal:
             contents.append({"type": "refusal", "refusal": reply.refusal})
-        items: list[dict[str, Any]] = []
-        if contents:
-            items.append({"type": "message", "role": "assistant", "status": status, "content": contents})
-        wanted = self._asks_reasoning or self.body.get("reasoning") is not None
-        if (thinking := reply.packed(wanted=wanted)) is not None:
-            summary = [{"type": "summary_text", "text": reply.thoughts}] if reply.thoughts else []
-            reasoning = {"type": "reasoning", "summary": summary, "encrypted_content": thinking}
-            items.insert(len(items) if self.begun else 0, reasoning)
+        message = {"type": "message", "role": "assistant", "status": status, "content": contents}
+        items = self._in_order(reply, [message] if contents else [])
         for call, name, arguments in reply.calls:
             fields = {"call_id": call, "name": name, **self._spaced.get(name, {}), "arguments": arguments}
             items.append({"type": "function_call", **fields, "status": status})
@@ -173,6 +170,15 @@ class Responses(Dialect):
         """Whether the client asks for reasoning that it can hand back."""
         include = self.body.get("include")
         return isinstance(include, list) and _ENCRYPTED in include
+
+    @property
+    def _wants_thinking(self) -> bool:
+        return self._asks_reasoning or self.body.get("reasoning") is not None
+
+    def _thought(self, thinking: str) -> dict[str, Any]:
+        readable = self._readable(thinking)
+        summary = [{"type": "summary_text", "text": readable}] if readable else []
+        return {"type": "reasoning", "summary": summary, "encrypted_content": thinking}
 
     def _item_id(self, number: int) -> str:
         return f"item_{self.trace_id}_{number}"
@@ -188,31 +194,33 @@ class Responses(Dialect):
 
     def _begin(self, model: str) -> bytes:
         """Begin a message and its text, before the rest of the message is known."""
-        entry = {"id": self._item_id(0), "type": "message", "role": "assistant"}
+        head, number = self._start(model), len(self.before)
+        self.before = [{"id": self._item_id(index), **entry} for index, entry in enumerate(self.before)]
+        thoughts = [data for index, entry in enumerate(self.before) for data in self._item(index, entry)]
+        entry = {"id": self._item_id(number), "type": "message", "role": "assistant"}
         content = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return self._start(model) + self._added(0, entry) + self._part("added", 0, 0, content)
+        return b"".join([head, *thoughts, self._added(number, entry), self._part("added", number, 0, content)])
 
     def _piece(self, text: str) -> bytes:
-        position = {"item_id": self._item_id(0), "output_index": 0, "content_index": 0}
-        return self._event("response.output_text.delta", **position, delta=text, logprobs=[])
+        return self._event("response.output_text.delta", **self._at(len(self.before), 0), delta=text, logprobs=[])
 
     def _added(self, number: int, entry: Mapping[str, Any]) -> bytes:
         """Begin an item, without its content."""
-        empty: dict[str, Any] = {"arguments": ""} if entry["type"] == "function_call" else {"content": []}
-        fields = {**entry, **empty, "status": "in_progress"}
+        empties: dict[str, Any] = {"function_call": {"arguments": ""}, "reasoning": {"summary": []}}
+        fields = {**entry, **empties.get(entry["type"], {"content": []}), "status": "in_progress"}
         return self._event("response.output_item.added", output_index=number, item=fields)
 
+    def _at(self, number: int, index: int) -> dict[str, Any]:
+        return {"item_id": self._item_id(number), "output_index": number, "content_index": index}
+
     def _part(self, what: str, number: int, index: int, content: Mapping[str, Any]) -> bytes:
-        position = {"item_id": self._item_id(number), "output_index": number, "content_index": index}
-        return self._event(f"response.content_part.{what}", **position, part=content)
+        return self._event(f"response.content_part.{what}", **self._at(number, index), part=content)
 
     def _message(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
-        if not self.begun:
-            yield self._added(number, entry)
         for index, content in enumerate(entry["content"]):
             is_text = content["type"] == "output_text"
             field, name = ("text", "response.output_text") if is_text else ("refusal", "response.refusal")
-            position = {"item_id": entry["id"], "output_index": number, "content_index": index}
+            position = self._at(number, index)
             logprobs = {"logprobs": content["logprobs"]} if is_text else {}
             if not (self.begun and is_text):
                 empty = {**content, field: "", **({"logprobs": []} if is_text else {})}
@@ -221,12 +229,8 @@ class Responses(Dialect):
             yield self._event(f"{name}.done", **position, **{field: content[field]}, **logprobs)
             yield self._part("done", number, index, content)
 
-    def _reasoning(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
-        yield self._event("response.output_item.added", output_index=number, item={**entry, "summary": []})
-
     def _function_call(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
         position, arguments = {"item_id": entry["id"], "output_index": number}, entry["arguments"]
-        yield self._added(number, entry)
         yield self._event("response.function_call_arguments.delta", **position, delta=arguments)
         yield self._event("response.function_call_arguments.done", **position, name=entry["name"], arguments=arguments)
 

@@ -19,7 +19,7 @@ from cascade.providers.histories import packed
 from cascade.runtime import Runtime
 from cascade.server.app import application
 from cascade.server.auth import new_key
-from cascade.server.dialects import ServedMessage
+from cascade.server.dialects import ChatCompletions, ServedMessage
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, refusal_of
@@ -60,7 +60,17 @@ def script(request: Request) -> Any:
         return reply(INJECTION, logprobs=sure)
     if text == "limit":
         return errors.RateLimitedError("slow down", retry_after_s=0)
-    return UNSURE if request.model == "small" and text == "hard" else SURE
+    if request.model == "small" and text.startswith("hard"):
+        return UNSURE
+    return with_thoughts(SURE) if text.endswith("thinking") else SURE
+
+
+def with_thoughts(said: Any) -> Any:
+    (choice,) = said["choices"]
+    return {
+        **said,
+        "choices": [{**choice, "message": {**choice["message"], "reasoning_content": "Vienna lies on it."}}],
+    }
 
 
 def ask(text: str) -> list[dict[str, str]]:
@@ -143,9 +153,8 @@ def final(part: Any, whole: str, *, stream: bool, **asked: Any) -> Any:
 
 def test_a_plain_answer_with_its_headers(form):
     name, reads, part = form
-    raw = part.with_raw_response.create(
-        model="cascade", **reads.asked("hard"), extra_headers={"x-cascade-explain": "1"}
-    )
+    explain = {"x-cascade-explain": "1"}
+    raw = part.with_raw_response.create(model="cascade", **reads.asked("hard"), extra_headers=explain)
     answer = raw.parse()
     assert (reads.text(answer), answer.model, answer.cascade["stopped"]) == ("The Danube.", "large", "horizon")
     assert reads.end(answer) == (ENDS[name][0], 100, 10)
@@ -174,14 +183,23 @@ def test_a_tool_is_called(form, stream):
     assert end == ENDS[name][1]
 
 
+@pytest.mark.parametrize("text", ["easy thinking", "hard thinking"])
+def test_thinking_is_streamed_before_the_text(form, text):
+    name, reads, part = form
+    more: Any = {"msg": {"thinking": {"type": "adaptive"}}, "resp": {"reasoning": {"effort": "low"}}}.get(name, {})
+    with part.stream(model="cascade", **reads.asked(text), **more) as stream:
+        events = [event.to_json() for event in stream]
+    thought, said = (next(at for at, event in enumerate(events) if word in event) for word in ("lies on it", "The"))
+    assert thought < said
+    assert "".join(events[-2:]).count("lies on it") == 1  # in the message that the library joined
+
+
 def test_a_chunk_has_one_tool_call_as_of_openai(clients):
     """LlamaIndex reads the first call of a chunk alone, and so lost every other."""
     asked: dict[str, Any] = {"model": "cascade", "messages": ask("call two"), "tools": TOOLS, "stream": True}
     deltas = [chunk.choices[0].delta for chunk in clients[openai].chat.completions.create(**asked)]
-    calls = [
-        [(call.index, call.function.arguments) for call in delta.tool_calls] for delta in deltas if delta.tool_calls
-    ]
-    assert calls == [[(0, '{"days": 3}')], [(1, '{"days": 4}')]]
+    calls = [[(call.index, call.function.arguments) for call in delta.tool_calls or ()] for delta in deltas]
+    assert [listed for listed in calls if listed] == [[(0, '{"days": 3}')], [(1, '{"days": 4}')]]
     assert [delta.role for delta in deltas].count("assistant") == 1
 
 
@@ -434,36 +452,23 @@ def test_kinds_of_errors_of_anthropic_s(status, kind):
     assert Messages.refused(refusal_of(GatewayError(status, "x")), "t")["error"]["type"] == kind
 
 
-def thinking() -> FakeProvider:
-    said = reply("The Danube.")
-    said["choices"][0]["message"]["reasoning_content"] = "Vienna lies on it."
-    return FakeProvider({"small": [said]})
-
-
-async def thought(fake: FakeProvider, **fields: Any) -> Any:
-    body = {"model": "small", "max_tokens": 9, "messages": ASK, **fields}
-    async with asgi(orchestrator(fake)) as client:
-        return await client.post("/v1/messages", json=body)
-
-
 async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block():
-    fake = thinking()
-    wanted = {"type": "enabled", "budget_tokens": 5_000}
-    found = (await thought(fake, thinking=wanted)).json()
+    fake, wanted = FakeProvider({"small": [with_thoughts(SURE)]}), {"type": "enabled", "budget_tokens": 5_000}
+    body: dict[str, Any] = {"model": "small", "max_tokens": 9, "messages": ASK}
+    async with orchestrator(fake) as served, asgi(served) as client:
+        found = (await client.post("/v1/messages", json={**body, "thinking": wanted})).json()
+        plain = (await client.post("/v1/messages", json=body)).json()
+        answer = await served.achat(ASK)
     signature = packed({"reasoning_content": "Vienna lies on it."}, "small")
-    assert found["content"] == [
-        {"type": "thinking", "thinking": "Vienna lies on it.", "signature": signature},
-        {"type": "text", "text": "The Danube."},
-    ]
+    assert found["content"][:1] == [{"type": "thinking", "thinking": "Vienna lies on it.", "signature": signature}]
+    assert found["content"][1:] == plain["content"] == [{"type": "text", "text": "The Danube."}]
     assert fake.requests[0].chat is not None
     assert fake.requests[0].chat.options == {"max_tokens": 9, "reasoning_effort": "high"}
-    plain = (await thought(thinking())).json()
-    assert [block["type"] for block in plain["content"]] == ["text"]
-    async with orchestrator(thinking()) as served:
-        answer = await served.achat(ASK)
-    writer = Messages({"thinking": wanted}, "t")
-    events = writer.text("The Danube.", "small") + b"".join(writer.ending(ServedMessage(answer), None))
-    assert events.index(b'"text_delta"') < events.index(b'"thinking_delta"')
+    for writer in (Messages({"thinking": wanted}, "t"), Responses({"reasoning": {}}, "t"), ChatCompletions({}, "t")):
+        sent = writer.text("The Danube.", "small", packed({"reasoning_content": "Vienna "}, "small"))
+        sent += b"".join(writer.ending(ServedMessage(answer), None))  # the rest of the thinking came after the text
+        places = [sent.index(piece) for piece in (b'"Vienna "', b'"The Danube."', b'"lies on it."')]
+        assert places == sorted(places)
 
 
 async def test_a_response_says_at_which_service_tier_it_was_served():
@@ -508,11 +513,11 @@ def test_functions_of_a_namespace_are_offered_called_and_handed_back_under_both_
     assert choice.request()["tool_choice"]["function"] == {"name": "map__look"}
 
 
-async def test_what_a_tool_of_anthropic_s_has_besides_is_refused_by_name():
+def test_what_a_tool_of_anthropic_s_has_besides_is_refused_by_name(clients):
     tool = {**CLAUDE_TOOLS[0], "eager_input_streaming": True, "input_examples": [{"days": 3}]}
-    response = await thought(thinking(), tools=[tool])
-    assert (response.status_code, "tools[0].function.input_examples." in response.text) == (400, True)
-    assert "eager_input_streaming" not in response.text
+    with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\]\.function\.input_examples\.") as caught:
+        clients[anthropic].messages.create(model="small", max_tokens=9, messages=ASK, tools=[tool])
+    assert "eager_input_streaming" not in str(caught.value)
 
 
 def test_a_name_of_a_user_that_openai_s_servers_refuse_goes_as_its_digest():

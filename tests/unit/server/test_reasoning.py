@@ -34,10 +34,7 @@ pytestmark = pytest.mark.litellm
 PRICE = {"input": 1, "output": 2}
 MODELS = {
     "claude": {"model": "anthropic/claude-opus-4-7", "price": PRICE},
-    "older": {
-        "model": "anthropic/claude-sonnet-4-5",
-        "price": PRICE,
-    },  # thinks at the beginning of a turn, or not at all
+    "older": {"model": "anthropic/claude-sonnet-4-5", "price": PRICE},  # thinks when a turn begins, or not at all
     "gpt": {"model": "openai/responses/gpt-5-mini", "price": PRICE},
     "deepseek": {"model": "deepseek/deepseek-reasoner", "price": PRICE},
     "gemini": {"model": "gemini/gemini-3-pro-preview", "price": PRICE},
@@ -185,16 +182,15 @@ def test_a_base_that_refuses_a_history_is_not_asked_again_in_the_conversation(se
     blocks = [{"type": "thinking", "thinking": "Mine", "signature": "made up"}, {"type": "text", "text": "Yes."}]
     begun = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": "Yes."}]
     turns = [*begun, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": blocks}]
-    asked: list[tuple[int, int, list[str]]] = []
+    asked: list[tuple[int, int, str]] = []
     for text in ("Why?", "Really?"):
         vendors.got.clear()
         turns.append({"role": "user", "content": text})
         raw = client.messages.with_raw_response.create(model="cascade", max_tokens=4_096, messages=turns)
         turns.append({"role": "assistant", "content": "Because."})
-        asked.append(
-            (len(vendors.bodies("anthropic")), len(vendors.bodies("deepseek")), [raw.headers["x-cascade-served-by"]])
-        )
-    assert asked == [(1, 1, ["deepseek/deepseek-reasoner"]), (0, 1, ["deepseek/deepseek-reasoner"])]
+        served_by = raw.headers["x-cascade-served-by"]
+        asked.append((len(vendors.bodies("anthropic")), len(vendors.bodies("deepseek")), served_by))
+    assert asked == [(1, 1, "deepseek/deepseek-reasoner"), (0, 1, "deepseek/deepseek-reasoner")]
     assert vendors.refused == ["anthropic: Invalid `signature` in `thinking` block"]
     vendors.refused.clear()
     metrics = httpx.get(f"{client.base_url}/metrics").text
@@ -239,10 +235,8 @@ def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor():
 
 
 def test_an_image_in_a_tool_s_result_follows_the_results_where_they_are_text_alone():
-    image, text = (
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
-        {"type": "text", "text": "It"},
-    )
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    text = {"type": "text", "text": "It"}
     first, second = ({"role": "tool", "tool_call_id": name, "content": [image]} for name in ("a", "b"))
     second = {**second, "content": [text, image]}
     asks = {"role": "user", "content": "What is it?"}
@@ -256,9 +250,8 @@ def test_an_image_in_a_tool_s_result_follows_the_results_where_they_are_text_alo
 def test_no_judge_reads_thinking():
     thinking = {"reasoning_content": "Hm", "thinking_blocks": [{"signature": "s"}], "provider_specific_fields": {}}
     said = {"role": "assistant", "content": "Yes.", **thinking}
-    asked = ChatRequest(
-        [{"role": "user", "content": "Is it?"}, with_mark(said, "m"), {"role": "user", "content": "Why?"}]
-    )
+    asks, why = ({"role": "user", "content": text} for text in ("Is it?", "Why?"))
+    asked = ChatRequest([asks, with_mark(said, "m"), why])
     shown = judged_fields(asked, Candidate("Yes.", "base", "m", message=said))
     assert shown["reply"] == {"content": "Yes."}
     assert shown["conversation"][1] == {"role": "assistant", "content": "Yes."}
