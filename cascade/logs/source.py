@@ -112,7 +112,7 @@ class Source(NamedTuple):
                 for name, sql in texts.items()
             ]
             return f"{', '.join([head, 'NULL AS bad', *columns])} FROM ({self.relation})"
-        line = "line" if prepare is None else f"{prepare}(line, around)"
+        line = _WITHOUT_NAN if prepare is None else f"{prepare}(line, around)"
         pointers = list(dict.fromkeys(pointer for paths in fields.values() for p in paths for pointer in self._ways(p)))
         at = {pointer: f"held[{number}]" for number, pointer in enumerate(pointers, 1)}
         columns = [
@@ -163,6 +163,8 @@ def _is_number(target: str) -> bool:
 
 _BAD = "CASE WHEN line IS NULL THEN 'not a JSON object' END"
 """SQL for the reason why a line is no record."""
+_WITHOUT_NAN = "CASE WHEN contains(line, 'NaN') OR contains(line, 'Infinity') THEN repaired(line) ELSE line END"
+"""Python writes NaN for a missing text; it is null."""
 
 
 def _coalesced(expressions: Iterable[str]) -> str:
@@ -351,15 +353,12 @@ def as_json(source: Source) -> Source:
 
 
 def repaired(line: str | None) -> str | None:
-    r"""Return a line that only Python, not duckdb, reads as an object, with unpaired surrogates replaced; else None.
+    r"""Return an object of JSON as Python reads it, without unpaired surrogates, NaN and infinities; else None.
 
-    >>> repaired('{"a": "\\ud83d"}'), repaired('{"a": ')
-    ('{"a": "?"}', None)
+    >>> repaired('{"a": "\\ud83d", "b": NaN}'), repaired('{"a": ')
+    ('{"a": "?", "b": null}', None)
     """
-    try:
-        value = json.loads(line or "")
-    except (ValueError, RecursionError):
-        return None
+    value = decoded(line)
     return (
         json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode() if isinstance(value, dict) else None
     )

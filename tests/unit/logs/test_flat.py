@@ -67,9 +67,8 @@ def test_a_column_of_cents_is_no_usd_and_id_is_the_episodes(tmp_path, column):
 
 @pytest.mark.parametrize(("end", "value"), [("latency_ms", 250), ("ms", 250), ("reply_min_logprob", -250)])
 def test_the_longest_documented_end_of_a_name_counts_and_no_time_is_negative(tmp_path, end, value):
-    rows = rows_of(
-        table(tmp_path / "t.csv", *[f"{ROWS[0]},{sign}250" for sign in ("", "-")], head=f"{HEAD},small_{end}")
-    )
+    source = table(tmp_path / "t.csv", f"{ROWS[0]},250", f"{ROWS[0]},-250", head=f"{HEAD},small_{end}")
+    rows = rows_of(source)
     values = [row["latency_ms"] or row["signals"].get("reply_min_logprob") for row in rows if row["model"] == "small"]
     assert [found for found in values if found is not None] == [value]
 
@@ -92,10 +91,8 @@ def test_grades_of_another_scale_are_refused_for_1_need_not_be_right_there(tmp_p
 
 @pytest.mark.parametrize(("right", "wrong"), [("up", "down"), ("WAHR", "FALSCH"), ("richtig", "falsch"), ("👍", "👎")])
 def test_thumbs_and_the_truths_of_spreadsheets_are_read(tmp_path, right, wrong):
-    given = [
-        {"model": name, "question": "q", "answer": "x", "thumb": said}
-        for name, said in zip("abc", (right, wrong, "NA"), strict=True)
-    ]
+    thumbs = {"a": right, "b": wrong, "c": "NA"}
+    given = [{"model": name, "question": "q", "answer": "x", "thumb": thumb} for name, thumb in thumbs.items()]
     rows = rows_of(lines(tmp_path / "t.jsonl", *given), columns={"correct": "thumb"})
     assert sorted(picked(rows, "model", "correct")) == [("a", True), ("b", False), ("c", None)]
 
@@ -119,6 +116,13 @@ def test_an_answer_in_the_notation_of_python_is_noted(tmp_path, head, cells):
     answers = (""""('x', -0.2)\"""", """"[{'a': 1}]\"""", """['x'] or ['y']?""", "(x)")
     rows_of(table(tmp_path / "t.csv", *map(cells.__add__, answers), head=head), dropped=(dropped := Dropped()))
     assert [count for reason, count in dropped.notes.items() if "Python" in reason] == [2]
+
+
+def test_nan_in_json_is_a_missing_text_and_no_accepted_answer(tmp_path):
+    record = {"question": "q", "gold": float("nan"), "a_answer": float("nan"), "b_answer": "NaN"}
+    for given in (record, json.dumps([record])):
+        rows = rows_of(lines(tmp_path / "t.json", given))
+        assert picked(rows, "gold", "answer") == [(None, None), (None, "NaN")]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -196,7 +200,6 @@ def test_a_file_that_is_not_read_is_refused_with_what_to_do(tmp_path, name, data
 
 
 def test_every_form_of_a_file_holds_the_same(tmp_path):
-    duckdb = pytest.importorskip("duckdb")
     source = table(tmp_path / "t.csv", *ROWS)
     expected = rows_of(source, dataset="t")
     records = [dict(zip(HEAD.split(","), row.split(","), strict=True)) for row in ROWS]
@@ -206,10 +209,8 @@ def test_every_form_of_a_file_holds_the_same(tmp_path):
     (tmp_path / "ui.json").write_text(json.dumps({"data": records, "total": 3, "page": 1, "total_pages": 1}))
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(source.read_bytes()))
     (tmp_path / "t.tsv").write_text(source.read_text().replace(",", "\t"))
-    semicolons = tmp_path / "semi"
-    semicolons.mkdir()
-    (semicolons / "t.csv").write_text(source.read_text().replace(",", ";"))
-    duckdb.sql(f"SELECT * FROM read_csv('{source}')").write_parquet(str(tmp_path / "t.parquet"))
+    lines(tmp_path / "semi" / "t.csv", source.read_text().replace(",", ";"))
+    pytest.importorskip("duckdb").sql(f"SELECT * FROM read_csv('{source}')").write_parquet(str(tmp_path / "t.parquet"))
     names = ("t.jsonl", "t.json", "page.json", "ui.json", "t.csv.gz", "t.tsv", "semi", "t.parquet")
     assert {name for name in names if rows_of(tmp_path / name, dataset="t") != expected} == set()
 
@@ -436,10 +437,8 @@ def test_fields_with_other_names_are_mapped(tmp_path):
             read_questions(path, mapped=wrong)
 
 
-WHICH, WHOLE = (
-    question_id("Which river?", None),
-    {"id": 7, "question": "Which?", "context": "A text.", "group": "rivers"},
-)
+WHICH = question_id("Which river?", None)
+WHOLE = {"id": 7, "question": "Which?", "context": "A text.", "group": "rivers"}
 NAMED = {"question_id": "fact-1", "question": "x", "context": None, "answers": ["y"], "group": "g"}
 
 
