@@ -509,7 +509,8 @@ def write_rows(tables: Tables, options: ImportOptions, path: Path, *, placed: bo
     return copy_rows(duck, f"SELECT * EXCLUDE (n) FROM ({query}){' ORDER BY n' if sort else ''}", path)
 
 
-_FAULTY = """coalesce(CASE WHEN step < horizon AND contains(signals, 'message_faults')
+_FAULTY = """coalesce(CASE WHEN step < coalesce(horizon, (SELECT max(step) FROM placed WHERE horizon IS NULL))
+AND contains(signals, 'message_faults')
 THEN number(json_extract_string(signals, '/message_faults')) > 0 END, false)"""
 
 

@@ -190,12 +190,7 @@ def with_parts(message: dict[str, Any]) -> dict[str, Any]:
         return {"role": "tool", "parts": [part]}
     said = [{"type": "text", "content": message["content"]}] if message["content"] else []
     calls = [
-        {
-            "type": "tool_call",
-            "id": c["id"],
-            "name": c["function"]["name"],
-            "arguments": json.loads(c["function"]["arguments"]),
-        }
+        {"type": "tool_call", "id": c["id"], **c["function"], "arguments": json.loads(c["function"]["arguments"])}
         for c in message.get("tool_calls", ())
     ]
     return {"role": message["role"], "parts": [*said, *calls]}
@@ -338,10 +333,8 @@ def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path):
 def test_an_output_in_json_that_is_no_message_is_the_answer_but_an_error_is_none(tmp_path, output):
     """Before, `["x", "y"]` was x, and an object was no answer."""
     rows = rows_of(lines(tmp_path / "log.jsonl", observed(1, output=output), observed(2, output={"error": "down"})))
-    assert [row["answer"] and json.loads(row["answer"]) for row in rows] == [
-        json.loads(output) if isinstance(output, str) else output,
-        None,
-    ]
+    said = json.loads(output) if isinstance(output, str) else output
+    assert [row["answer"] and json.loads(row["answer"]) for row in rows] == [said, None]
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"max_tokens": 9, "stream": True}])
@@ -407,6 +400,12 @@ def test_a_file_of_another_kind_is_left_out_and_counted_and_a_page_needs_little_
 def test_a_call_of_a_tool_is_no_fault_where_nothing_says_which_were_offered(tmp_path):
     calls = [observed(at, input=sent, output=REPLY) for at, sent in enumerate((TALK, {"messages": TALK}))]
     assert [row["signals"]["message_faults"] for row in rows_of(lines(tmp_path / "log.jsonl", *calls))] == [0, 1]
+
+
+def test_a_reply_of_a_trace_that_was_cut_at_its_limit_is_no_answer_unless_it_is_the_last(tmp_path):
+    cut = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Dan"}], "finish_reason": "length"}])
+    calls = [span(at, {"gen_ai.output.messages": cut, "gen_ai.request.max_tokens": 2}) for at in (1, 2)]
+    assert picked(rows_of(lines(tmp_path / "t.json", export(*calls))), "step", "answer") == [(1, None), (2, "Dan")]
 
 
 def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path):
