@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from cascade.checks import checked_key, did_you_mean, shown_name
@@ -171,8 +172,7 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
         if base is None and key_env is None and entry.id == entry.model and entry.decides is None:
             continue
         # The default key goes to the default address only: another server must be given its key by name.
-        default = DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None
-        variable = key_env or default
+        variable = key_env or (DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None)
         key = environment(variable)
         try:
             key = key and checked_key(key, f"the environment variable {variable}")
@@ -195,14 +195,16 @@ def build_fields(config: CascadeConfig, guards: Mapping[str, Guard], prices: Map
         provider, price = guards[entry.id].provider, prices.get(entry.id)
         own = {} if entry.id == entry.model else {"model": entry.model}
         rule = ModelFields(entry.id, opened=frozenset(entry.allow_fields), sends={**own, **entry.settings})
+        sites = [*entry.sites.values()]
         if isinstance(provider, Knows):
-            rule = rule._replace(knows=_known_everywhere(provider, entry) if entry.deployments else provider.knows)
+            rule = rule._replace(knows=partial(_known_everywhere, provider, sites))
         if price is not None:
             rule = rule._replace(tiers=PLAIN_TIERS.union(dict(price.tiers)), searches=bool(price.search))
-        if entry.settings and isinstance(provider, Lacks):
+        if isinstance(provider, Lacks):
+            rule = rule._replace(refuses=cache(partial(_refused_anywhere, provider, sites)))
             problems += [
                 f"models.{name}.settings.{field}: {site.model} does not take it"
-                for site in entry.sites.values()
+                for site in (sites if entry.settings else ())
                 for field in provider.lacks(site.id, entry.settings)
             ]
         models[entry.id] = rule
@@ -211,9 +213,12 @@ def build_fields(config: CascadeConfig, guards: Mapping[str, Guard], prices: Map
     return Fields(models)
 
 
-def _known_everywhere(provider: Knows, entry: ModelConfig) -> Callable[[str], frozenset[str]]:
-    sites = [site.id for site in entry.sites.values()]
-    return lambda _: frozenset.intersection(*map(provider.knows, sites))
+def _known_everywhere(provider: Knows, sites: Sequence[ModelConfig], _: str) -> frozenset[str]:
+    return frozenset.intersection(*[provider.knows(site.id) for site in sites])
+
+
+def _refused_anywhere(provider: Lacks, sites: Sequence[ModelConfig], field: str) -> bool:
+    return any(provider.lacks(site.id, [field]) for site in sites)
 
 
 def build_guards(
@@ -252,7 +257,5 @@ def build_guards(
         guards |= {entry.id: guard for entry in entries}
     if config.strategy.free_calls and config.provider.kind == REPLAY:
         return guards | dict.fromkeys(config.strategy.free_calls, next(iter(guards.values()))), tuple(own)
-    for name, provider in config.strategy.free_providers().items():
-        own.append(Guard(provider, per_call_s=config.timeouts.per_call_s))
-        guards[name] = own[-1]
-    return guards, tuple(own)
+    free = {name: Guard(at, per_call_s=limits.per_call_s) for name, at in config.strategy.free_providers().items()}
+    return guards | free, (*own, *free.values())

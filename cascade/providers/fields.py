@@ -117,6 +117,7 @@ class ModelFields(NamedTuple):
         tiers: the service tiers that it has a price for.
         searches: whether it has a price for web search.
         sends: the fields that the operator sends with each request; a client's own are left out.
+        refuses: returns whether it is known to refuse a field.
     """
 
     model: str = ""
@@ -125,23 +126,23 @@ class ModelFields(NamedTuple):
     tiers: frozenset[str] = PLAIN_TIERS
     searches: bool = False
     sends: Mapping[str, Any] = {}
+    refuses: Callable[[str], bool] = lambda _: False
 
     def takes(self, name: str, value: Any) -> bool:
         """Return whether the model is sent a field. A service tier or web search without a price is not bought."""
-        if name in self.sends:
+        if name in self.sends or (name == _SEARCH and not self.searches):
             return False
-        if name == _SEARCH:
-            return self.searches
         if name == _TIER and not (value is None or (isinstance(value, str) and value in self.tiers)):
             return False
-        return name in STANDARD or name in self.opened or (name in OPTIONAL and name in self.knows(self.model))
+        opened = name in self.opened or name == _SEARCH
+        return opened or name in STANDARD or (name in OPTIONAL and name in self.knows(self.model))
 
     def passes(self, chat: ChatRequest) -> dict[str, Any]:
         """Return the options of a request that the model is sent."""
         options = {name: value for name, value in chat.options.items() if self.takes(name, value)}
         if "thinking" in options:
             options.pop("reasoning_effort", None)
-        elif thinks(chat.options) and not _EFFORT & self.sends.keys():
+        elif thinks(chat.options) and not (_EFFORT & self.sends.keys() or self.refuses("reasoning_effort")):
             options.setdefault("reasoning_effort", _effort_of(chat.options))
         if _EFFORT & options.keys() and cannot_think(chat.messages, self.wire_model):
             options = {name: value for name, value in options.items() if name not in _EFFORT}
@@ -190,13 +191,11 @@ class Fields:
         marked = _marks_in(chat)
         if chat.options.keys() <= self._unchanged and not marked:
             return ()
-        refused = list(dict.fromkeys(_refused(chat.options, self.models.values())))
-        if refused:
+        if refused := list(dict.fromkeys(_refused(chat.options, self.models.values()))):
             listed = ", ".join(name[:_LONGEST] for name in refused[:_MOST])
             more = f" and {len(refused) - _MOST} more" if len(refused) > _MOST else ""
-            advice = "Leave them out."
-            if not any(map(is_closed, refused)):
-                advice = "Leave them out, or have the operator open them for a model (models.NAME.allow_fields)."
+            opens = ", or have the operator open them for a model (models.NAME.allow_fields)"
+            advice = f"Leave them out{'' if any(map(is_closed, refused)) else opens}."
             raise RefusedFieldError(
                 f"The request has fields that are not passed on: {listed}{more}. {advice}", fields=tuple(refused)
             )
@@ -216,11 +215,8 @@ class Fields:
         if not unread and chat.options.keys() <= STANDARD - _EFFORT and rule.sends.keys().isdisjoint(chat.options):
             return request
         options = rule.passes(chat)
-        if (
-            _EFFORT & chat.options.keys()
-            and not _EFFORT & options.keys()
-            and cannot_think(chat.messages, rule.wire_model)
-        ):
+        left_out = _EFFORT & (chat.options.keys() - options.keys())
+        if left_out and not _EFFORT & options.keys() and cannot_think(chat.messages, rule.wire_model):
             chat = replace(chat, messages=without_thinking(chat.messages))
         if unread:
             lists = {"messages": chat.messages, **{name: options[name] for name in _TOOLS & options.keys()}}

@@ -13,7 +13,7 @@ from cascade.collection import CollectSettings
 from cascade.config import load
 from cascade.episodes.reading import mispriced
 from cascade.errors import ConfigError, ProviderUnavailableError
-from cascade.factory import build_fields
+from cascade.factory import build_fields, build_guards
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import rows, uncached_nano_usd
@@ -21,7 +21,7 @@ from cascade.money import PriceTable, Usage
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
 from cascade.providers.fake import FakeProvider
-from cascade.providers.fields import wire_body
+from cascade.providers.fields import Fields, wire_body
 from cascade.providers.replay import Replay
 from cascade.resilience.health import RetryPolicy
 from cascade.serving.conditions import made_for
@@ -34,15 +34,9 @@ PRICE = {"input": 1, "output": 4, "tiers": {"flex": {"input": 0.5, "output": 2}}
 
 def entries(low: dict[str, Any], high: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     of = {name: {"model": MODEL, "price": PRICE, "settings": own} for name, own in (("low", low), ("high", high or {}))}
-    ladder = {"kind": "ladder", "models": ["low", "high"]}
-    return {
-        "models": of,
-        "provider": "fake",
-        "strategy": ladder,
-        "policy": {"kind": "fixed", "depth": 2, "serves": "newest"},
-        "traces": None,
-        **more,
-    }
+    plan = {"strategy": {"kind": "ladder", "models": ["low", "high"]}}
+    plan["policy"] = {"kind": "fixed", "depth": 2, "serves": "newest"}
+    return {"models": of, "provider": "fake", "traces": None, **plan, **more}
 
 
 EFFORTS = entries({"reasoning_effort": "low"}, {"reasoning_effort": "high"})
@@ -60,12 +54,8 @@ def test_a_ladder_of_one_model_is_asked_logged_and_priced_by_entry():
 
 
 def test_a_log_and_a_certificate_tell_entries_apart(tmp_path):
-    collect(
-        [AskedQuestion("q", Question("Which river?"), ("Rhine",))],
-        tmp_path / "log.jsonl",
-        CollectSettings(baselines=()),
-        config=load(EFFORTS),
-    )
+    asked, settings = [AskedQuestion("q", Question("Which river?"), ("Rhine",))], CollectSettings(baselines=())
+    collect(asked, tmp_path / "log.jsonl", settings, config=load(EFFORTS))
     assert {row["model"] for row in read_rows(tmp_path / "log.jsonl")} == {LOW, HIGH}
     before, after = made_for(load(EFFORTS)), made_for(load(entries({"reasoning_effort": "medium"})))
     assert before["models"][LOW] != after["models"][LOW]
@@ -112,16 +102,23 @@ def test_only_listed_settings_are_sent(name):
     assert caught.value.problems[0].startswith("models.low.settings")
 
 
-def test_a_setting_that_the_model_is_known_not_to_take_is_an_error_by_name():
-    from cascade.factory import build_guards
+def fields_of(settings: dict[str, Any]) -> Fields:
+    config = load({**settings, "provider": "litellm"})
+    return build_fields(config, build_guards(config, {})[0], config.prices())
 
-    config = load({**EFFORTS, "provider": "litellm"})
+
+def test_a_setting_that_the_model_is_known_not_to_take_is_an_error_by_name():
     with pytest.raises(ConfigError) as caught:
-        build_fields(config, build_guards(config, {})[0], config.prices())
-    assert [problem.split(":")[0] for problem in caught.value.problems] == [
-        "models.low.settings.reasoning_effort",
-        "models.high.settings.reasoning_effort",
-    ]
+        fields_of(EFFORTS)
+    names = [problem.split(":")[0] for problem in caught.value.problems]
+    assert names == ["models.low.settings.reasoning_effort", "models.high.settings.reasoning_effort"]
+
+
+def test_thinking_becomes_an_effort_unless_the_model_is_known_to_refuse_efforts():
+    models = {"low": {"model": MODEL}, "high": {"model": "openai/gpt-5-mini"}, "own": {"model": "openai/not-listed"}}
+    fields = fields_of({**EFFORTS, "models": models})
+    asked = ChatRequest([{"role": "user", "content": "Hi"}], {"thinking": {"type": "adaptive"}})
+    assert [fields.unsent(asked, [at["model"]]) for at in models.values()] == [("thinking",), (), ()]
 
 
 def test_a_fallback_is_asked_with_its_own_settings():
