@@ -34,6 +34,8 @@ _STATE = ("previous_response_id", "conversation", "prompt")
 _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _REPEATED = ("instructions", "max_output_tokens", "metadata", "temperature", "text", "tool_choice", "top_p", "user")
 _REASONING = ("effort", "summary", "generate_summary")
+_BEGUN = {"content": [], "summary": [], "arguments": "", "text": "", "refusal": "", "logprobs": []}
+_BEGUN |= {"status": "in_progress"}
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -112,11 +114,9 @@ class Responses(Dialect):
         yield self._event(f"response.{response['status']}", response=response)
 
     def _item(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
-        kind = entry["type"]
-        if not (self.begun and kind == "message"):
-            yield self._added(number, entry)
-        if kind != "reasoning":
-            yield from (self._message if kind == "message" else self._function_call)(number, entry)
+        if not (self.begun and entry["type"] == "message"):
+            yield self._event("response.output_item.added", output_index=number, item=_begun(entry))
+        yield from (self._function_call if entry["type"] == "function_call" else self._texts)(number, entry)
         yield self._event("response.output_item.done", output_index=number, item=entry)
 
     def broken(self, refusal: Refusal) -> bytes:
@@ -197,42 +197,40 @@ class Responses(Dialect):
         head, number = self._start(model), len(self.before)
         self.before = [{"id": self._item_id(index), **entry} for index, entry in enumerate(self.before)]
         thoughts = [data for index, entry in enumerate(self.before) for data in self._item(index, entry)]
-        entry = {"id": self._item_id(number), "type": "message", "role": "assistant"}
+        entry = {"id": self._item_id(number), "type": "message", "role": "assistant", "content": []}
         content = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return b"".join([head, *thoughts, self._added(number, entry), self._part("added", number, 0, content)])
+        added = {"output_index": number, "item": {**entry, "status": "in_progress"}}
+        begun = b"".join([head, *thoughts, self._event("response.output_item.added", **added)])
+        return begun + self._event("response.content_part.added", **self._at(number, 0), part=content)
 
     def _piece(self, text: str) -> bytes:
         return self._event("response.output_text.delta", **self._at(len(self.before), 0), delta=text, logprobs=[])
 
-    def _added(self, number: int, entry: Mapping[str, Any]) -> bytes:
-        """Begin an item, without its content."""
-        empties: dict[str, Any] = {"function_call": {"arguments": ""}, "reasoning": {"summary": []}}
-        fields = {**entry, **empties.get(entry["type"], {"content": []}), "status": "in_progress"}
-        return self._event("response.output_item.added", output_index=number, item=fields)
+    def _at(self, number: int, index: int, owner: str = "content") -> dict[str, Any]:
+        return {"item_id": self._item_id(number), "output_index": number, f"{owner}_index": index}
 
-    def _at(self, number: int, index: int) -> dict[str, Any]:
-        return {"item_id": self._item_id(number), "output_index": number, "content_index": index}
-
-    def _part(self, what: str, number: int, index: int, content: Mapping[str, Any]) -> bytes:
-        return self._event(f"response.content_part.{what}", **self._at(number, index), part=content)
-
-    def _message(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
-        for index, content in enumerate(entry["content"]):
-            is_text = content["type"] == "output_text"
-            field, name = ("text", "response.output_text") if is_text else ("refusal", "response.refusal")
-            position = self._at(number, index)
-            logprobs = {"logprobs": content["logprobs"]} if is_text else {}
-            if not (self.begun and is_text):
-                empty = {**content, field: "", **({"logprobs": []} if is_text else {})}
-                yield self._part("added", number, index, empty)
+    def _texts(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield a message's contents, or the summary of reasoning."""
+        owner, prefix = ("content", "response.") if "content" in entry else ("summary", "response.reasoning_")
+        for index, content in enumerate(entry[owner]):
+            name, field = prefix + content["type"], "refusal" if "refusal" in content else "text"
+            position = self._at(number, index, owner)
+            logprobs = {"logprobs": content["logprobs"]} if "logprobs" in content else {}
+            if not (self.begun and logprobs):
+                yield self._event(f"{prefix}{owner}_part.added", **position, part=_begun(content))
                 yield self._event(f"{name}.delta", **position, delta=content[field], **logprobs)
             yield self._event(f"{name}.done", **position, **{field: content[field]}, **logprobs)
-            yield self._part("done", number, index, content)
+            yield self._event(f"{prefix}{owner}_part.done", **position, part=content)
 
     def _function_call(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
         position, arguments = {"item_id": entry["id"], "output_index": number}, entry["arguments"]
         yield self._event("response.function_call_arguments.delta", **position, delta=arguments)
         yield self._event("response.function_call_arguments.done", **position, name=entry["name"], arguments=arguments)
+
+
+def _begun(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item, or one of its texts, as it is before anything of it is written."""
+    return {name: _BEGUN.get(name, value) for name, value in entry.items()}
 
 
 def _turns(conversation: object) -> list[dict[str, Any]]:

@@ -191,6 +191,7 @@ def test_thinking_is_streamed_before_the_text(form, text):
         events = [event.to_json() for event in stream]
     thought, said = (next(at for at, event in enumerate(events) if word in event) for word in ("lies on it", "The"))
     assert thought < said
+    assert "delta" in events[thought]  # LangChain, Haystack, pydantic-ai and Strands read no other
     assert "".join(events[-2:]).count("lies on it") == 1  # in the message that the library joined
 
 
