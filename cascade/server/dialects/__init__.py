@@ -316,10 +316,10 @@ def unknown_kind(path: str, kind: object) -> GatewayError:
     return GatewayError(400, f"{path}: the type {str(kind)[:100]!r} cannot be passed on.", param=path)
 
 
-def not_kept(path: str) -> GatewayError:
+def not_kept(path: str, code: str | None = None) -> GatewayError:
     """Return the refusal of a field that refers to something stored on a vendor's server."""
     why = "nothing is kept between requests. Send the conversation (in client libraries: store or thread false)."
-    return GatewayError(400, f"{path}: {why}", param=path)
+    return GatewayError(400, f"{path}: {why}", param=path, code=code)
 
 
 def only(value: object, path: str, *names: str) -> Mapping[str, Any]:

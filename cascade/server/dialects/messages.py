@@ -55,7 +55,7 @@ class Messages(Dialect):
         """Translate the body into the body of a chat completion."""
         body = self.body
         if body.get("thread"):
-            raise not_kept("thread")
+            raise not_kept("thread", "thread_unsupported_request")  # its tool runner then sends whole conversations
         request = {name: value for name, value in body.items() if name not in _READ}
         request["messages"] = [*_system(body.get("system")), *_turns(body.get("messages"))]
         if body.get("stop_sequences"):
@@ -96,6 +96,7 @@ class Messages(Dialect):
         kind = _KINDS.get(refusal.status, _ERRORS.get(of["type"], of["type"]))
         unsaid = of["code"] == "context_length_exceeded" and _TOO_LONG not in of["message"].lower()
         error = {"type": kind, "message": f"{_TOO_LONG}: " * unsaid + of["message"], "code": of["code"]}
+        error["details"] = {"error_code": of["code"]}
         return {"type": "error", "error": error, "request_id": trace_id}
 
     def broken(self, refusal: Refusal) -> bytes:
