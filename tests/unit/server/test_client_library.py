@@ -425,12 +425,9 @@ def test_a_whole_conversation_of_responses_is_translated(order):
             {"previous_response_id": "resp_1"}, {"background": True}, {"tool_choice": {"type": "web_search"}},
             {"reasoning": {"mode": "pro"}}, {"text": {"tone": "dry"}}, {"text": "short"},
         )),
-        (Messages, {"messages": ASK, "thread": {"type": "create"}}),
-        (Responses, {"input": "Hi", "tools": [{"type": "function", "name": "a__f"}, {
-            "type": "namespace", "name": "a", "tools": [{"type": "function", "name": "f"}]}]}),
         *((Responses, {"input": "Hi", "tools": [{"type": "function", **name}, {
             "type": "namespace", "name": "a", "tools": [{"type": "function", "name": "f"}]}]})
-          for name in ({}, {"name": ["f"]})),
+          for name in ({"name": "a__f"}, {}, {"name": ["f"]})),
     ],
 )  # fmt: skip
 def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect, field):
@@ -519,6 +516,11 @@ def test_what_a_tool_of_anthropic_s_has_besides_is_refused_by_name(clients):
     with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\]\.function\.input_examples\.") as caught:
         clients[anthropic].messages.create(model="small", max_tokens=9, messages=ASK, tools=[tool])
     assert "eager_input_streaming" not in str(caught.value)
+
+
+def test_anthropic_s_tool_runner_goes_on_without_a_thread(clients):
+    runner = clients[anthropic].beta.messages.tool_runner(model="large", max_tokens=9, tools=[], messages=ASK)
+    assert runner.until_done().content[0].text == "The Danube."
 
 
 def test_a_name_of_a_user_that_openai_s_servers_refuse_goes_as_its_digest():
