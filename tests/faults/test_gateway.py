@@ -107,12 +107,13 @@ async def test_what_a_failed_request_read_is_freed_with_it(mode, stream, read, l
         for one in guards(client).values():
             one.retry = RetryPolicy(max_retries=1, first_wait_s=0.0)
         headers = {"x-cascade-deadline-s": str(CALL_S)}
-        found = [await ask(client, headers=headers, stream=stream) for _ in range(3)]
-        del found[:]
-        for _ in range(20):  # what runs on the loop of the calls ends there
-            await event_loop.on_loop(asyncio.sleep(0), PATIENCE_S)
-        assert len(read) >= 3
-        assert [one() for one in read if one() is not None] == []
+        asked = 0
+        while asked < 3 or len(read) < 3:  # the deadline may pass before a busy machine makes an exchange
+            await ask(client, headers=headers, stream=stream)
+            asked += 1
+        await asyncio.to_thread(
+            until, lambda: not any(one() for one in read)
+        )  # what was left on another loop ends there
 
 
 async def test_a_storm_of_429_is_told_when_to_come_again(loopback):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,14 +88,13 @@ async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_f
     assert caught.value.billed == "maybe"
 
 
-async def test_each_try_gets_what_is_left_of_the_shorter_clock():
-    provider = Failing(down())
-    guard, _ = guarded(provider, per_call_s=30.0)
-    await guard.complete(request(), Deadline.after(500.0))
-    assert all(29.0 < timeout <= 30.0 for timeout in provider.timeouts)
-    short = Failing()
-    await guarded(short)[0].complete(request(), Deadline.after(5.0))
-    assert 4.0 < short.timeouts[0] <= 5.0
+async def test_each_try_gets_what_is_left_of_the_shorter_clock(monkeypatch):
+    for module in ("cascade.providers.guard", "cascade.resilience.event_loop"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: 7.0))
+    guard, _ = guarded(provider := Failing(down()), per_call_s=30.0)
+    for deadline in (NEVER, Deadline(12.0)):
+        await guard.complete(request(), deadline)
+    assert provider.timeouts == [30.0, 30.0, 5.0]
 
 
 class Hanging(Failing):
@@ -290,12 +290,15 @@ async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(er
 
 
 class Silent(Breaking):
-    """Streams some chunks, and then nothing for ever, or the last one again and again."""
+    """Streams some chunks, and then nothing for ever, or the last one again and again, by a clock of its own."""
+
+    now_s = 0.0
 
     async def stream(self, request: Any, timeout_s: float) -> Any:
         for chunk in self.chunks:
             yield chunk
         while self.error is None:
+            self.now_s += 0.002
             await asyncio.sleep(0)
             yield self.chunks[-1]
         await asyncio.Event().wait()
@@ -316,9 +319,10 @@ DONE = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         ([PIECE], True, Pace(PATIENCE_S, PATIENCE_S, 0.01), StreamInterruptedError),
     ],
 )
-async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all(chunks, on, pace, error):
-    retry = RetryPolicy(max_retries=0)
-    guard, _ = guarded(Silent(chunks, None if on else down()), pace=pace, retry=retry)
+async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all(chunks, on, pace, error, monkeypatch):
+    provider = Silent(chunks, None if on else down())
+    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: provider.now_s))
+    guard, _ = guarded(provider, pace=pace, retry=RetryPolicy(max_retries=0))
     with pytest.raises(error):
         async with asyncio.timeout(PATIENCE_S / 2):
             await streamed(guard, request(chat=ChatRequest(HI)))

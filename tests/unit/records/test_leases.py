@@ -347,13 +347,13 @@ async def test_a_no_is_an_answer_and_a_failure_beside_a_success_is_no_outage(way
 
 
 @pytest.mark.parametrize("hurried", [False, True])
-async def test_a_late_call_is_a_failure_unless_its_caller_was_in_a_hurry(way, hurried):
-    go, late = threading.Event(), list[str]()
+async def test_a_late_call_is_a_failure_unless_its_caller_was_in_a_hurry(way, hurried, monkeypatch):
+    go, began, late = threading.Event(), threading.Event(), list[str]()
     way.limit_s = PATIENCE_S if hurried else 0.01
+    monkeypatch.setattr(asyncio, "wait", lambda *_, timeout: asyncio.to_thread(began.wait, PATIENCE_S))
     with pytest.raises(StoreError) as caught:
-        await way.call(lambda: go.wait(PATIENCE_S) and "hold", within_s=0.01, late=late.append)
-    assert caught.value.retryable
-    assert (way.problem is None, way.failures) == (hurried, 1)
+        await way.call(lambda: began.set() or (go.wait(PATIENCE_S) and "hold"), within_s=0.01, late=late.append)
+    assert (caught.value.retryable, way.problem is None, way.failures) == (True, hurried, 1)
     go.set()
     until(lambda: late == ["hold"])  # what came too late is given back
 

@@ -119,9 +119,8 @@ async def test_what_fails_for_one_key_holds_back_no_other():
         async def ask(name: str, body: dict[str, Any]) -> tuple[int, bool]:
             """Return the status, and whether the model was asked."""
             before = len(provider.requests)
-            return (await client.post(CHAT, json=body, headers=HEADERS[name])).status_code, len(
-                provider.requests
-            ) > before
+            status = (await client.post(CHAT, json=body, headers=HEADERS[name])).status_code
+            return status, len(provider.requests) > before
 
         for _ in range(FAILURES):
             await ask("app", poison)
