@@ -510,8 +510,7 @@ def write_rows(tables: Tables, options: ImportOptions, path: Path, *, placed: bo
 
 
 _FAULTY = """coalesce(CASE WHEN step < coalesce(horizon, (SELECT max(step) FROM placed WHERE horizon IS NULL))
-AND contains(signals, 'message_faults')
-THEN number(json_extract_string(signals, '/message_faults')) > 0 END, false)"""
+AND contains(signals, 'message_faults') THEN number(json_extract_string(signals, '/message_faults')) > 0 END, false)"""
 
 
 def _given_by_hand(tables: Tables, options: ImportOptions) -> dict[str, str]:

@@ -32,8 +32,9 @@ _DECISIVE = ("tools", "functions", "response_format", "max_tokens", "max_complet
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _SPELLED = {"stop_sequences": "stop", "max_output_tokens": "max_tokens"}
 """Options that Anthropic, the AI SDK or OpenAI's responses spell differently from chat completions."""
-_ROLES = {"human": "user", "ai": "assistant", "model": "assistant"}
+_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "system": "system", "tool": "tool"}
 _MESSAGES = ("messages", "contents", "input", "prompt")
+_SILENT: Mapping[str, Any] = {"role": "assistant", "content": None}
 _SPOKEN = (None, "text")  # no set: a type may be a list, which has no hash
 _CALLS = ("tool_call", "function_call", "tool_use")
 _RESULTS = ("tool_call_response", "tool_result", "function_call_output")
@@ -264,14 +265,13 @@ def messages_in(request: Any, depth: int = 0) -> list[dict[str, Any]]:
 def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the message inside OpenInference's `message` or LangChain's `data`; any other message unchanged."""
     data = {} if "role" in message else fields_in(message.get("data", message.get("kwargs")))
-    if data:
-        return {**data, "role": data.get("type", message.get("type"))}
-    return as_mapping(message.get("message")) or message
+    named = {**data, "role": data.get("type", message.get("type"))}
+    return named if data else as_mapping(message.get("message")) or message
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a message in OpenAI's form; if its blocks answer tool calls, yield one message for each of these."""
-    role = str(message.get("role") or ("user" if "parts" in message else ""))
+    role = str(message.get("role") or _ROLES.get(str(message.get("type"))) or ("user" if "parts" in message else ""))
     role, content, calls = _ROLES.get(role, role), message.get("content"), loaded(message.get("tool_calls"))
     listed = message.get("parts", message.get("contents", content if role == "user" else loaded(content)))
     raw = objects_in(listed)
@@ -323,7 +323,7 @@ def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
     media = url or data
     if media and isinstance(media, str) and kind in ("media", "image", "input_image", "blob", "uri", "file"):
         if "image" in f"{kind} {mime} {block.get('modality')}":
-            url = url or f"data:image/{mime.removeprefix('image/')};base64,{data}"
+            url = url or (data if "://" in data else f"data:image/{mime.removeprefix('image/')};base64,{data}")
             return {"type": "image_url", "image_url": {"url": url}}
         return {**block, "type": "media"}
     return block
@@ -379,7 +379,8 @@ def reply_in(reply: Any) -> Reply | None:
     if len(entries) == 1 and isinstance(entries[0], str):
         return Reply({"role": "assistant", "content": entries[0]}) if entries[0].strip() else None
     items = objects_in(entries)
-    if any(entry.get("type") in _CALLS or ("role" in entry and len(items) > 1) for entry in items):
+    are_turns = len(items) > 1 and "finish_reason" not in items[0]  # several choices each have a reason
+    if any(entry.get("type") in _CALLS or ("role" in entry and are_turns) for entry in items):
         items = [_joined(items)]  # the items of a response, or a conversation that ends with the reply
     cut = fields_in(body.get("incomplete_details")).get("reason")  # of OpenAI's responses
     message = _reply({"stop_reason": cut, **items[0]}) if items else None
@@ -412,10 +413,9 @@ def _entries(reply: Any) -> list[Any]:
 
 def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the last assistant message among the items, with the tool calls that are items of their own."""
-    spoken = [entry for entry in items if str(entry.get("role")) in {"assistant", "ai", "model"}]
+    spoken = [_SILENT, *(entry for entry in items if str(entry.get("role")) in {"assistant", "ai", "model"})]
     calls = [entry for entry in items if entry.get("type") in _CALLS]
-    last = dict(spoken[-1]) if spoken else {"role": "assistant", "content": None}
-    return {**last, "tool_calls": calls} if calls else last
+    return {**spoken[-1], "tool_calls": calls} if calls else spoken[-1]
 
 
 def _reply(choice: Mapping[str, Any]) -> Reply | None:
@@ -424,7 +424,7 @@ def _reply(choice: Mapping[str, Any]) -> Reply | None:
         message = {"content": choice["text"]}  # a text completion
     if not message.keys() & {"role", "content", "tool_calls", "parts"}:
         return None
-    messages = list(_message({**message, "role": "assistant"}))
+    messages = [*([_SILENT] if "role" in message else []), *_message({**message, "role": "assistant"})]
     finish = choice.get("finish_reason", choice.get("finishReason", choice.get("stop_reason")))
     return Reply(messages[-1], None if finish is None else str(finish), tokens_in(choice)) if messages else None
 

@@ -124,6 +124,7 @@ def export(*spans: dict[str, Any]) -> dict[str, Any]:
     return {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"scope": {}, "spans": list(spans)}]}]}
 
 
+LARGE = span(2, {"gen_ai.request.model": "large", "gen_ai.usage.cost": 0.0004})
 TRACED: list[tuple[str, Any, dict[str, Any]]] = [
     (
         "litellm",
@@ -137,12 +138,7 @@ TRACED: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     (
         "otel",
-        [
-            export(
-                span(2, {"gen_ai.request.model": "large", "gen_ai.usage.cost": 0.0004}),
-                span(1, {"gen_ai.usage.cost": 0.00006}),
-            )
-        ],
+        [export(LARGE, span(1, {"gen_ai.usage.cost": 0.00006}))],
         {"tokens": (52, 47, None, None), "costs": [60_000, 400_000], "latency_ms": 250.0, "answer": "Danube"},
     ),
 ]
@@ -204,10 +200,9 @@ def numbered(prefix: str, inside: str, messages: list[dict[str, Any]], call: str
         has |= {start + name: message[name] for name in ("role", "content", "tool_call_id") if message.get(name)}
         for number, each in enumerate(message.get("tool_calls", ())):
             function = "function." if call else ""
-            has[f"{start}tool_calls.{number}.{call}id"] = each["id"]
-            has |= {
-                f"{start}tool_calls.{number}.{call}{function}{name}": text for name, text in each["function"].items()
-            }
+            called = f"{start}tool_calls.{number}.{call}"
+            has[f"{called}id"] = each["id"]
+            has |= {f"{called}{function}{name}": text for name, text in each["function"].items()}
     return has
 
 
@@ -316,12 +311,8 @@ def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path):
     """L6: a framework and its client both log the same generation; between them may lie a span that is no call."""
     dropped = Dropped()
     between = observed(2, id="between", type="SPAN", parentObservationId="obs-1")
-    records = [
-        observed(1),
-        between,
-        observed(3, parentObservationId="between"),
-        observed(4, model="other", parentObservationId="obs-1"),
-    ]
+    records = [observed(1), between, observed(3, parentObservationId="between")]
+    records.append(observed(4, model="other", parentObservationId="obs-1"))
     rows = rows_of(lines(tmp_path / "log.jsonl", *records), dropped=dropped)
     assert [row["model"] for row in rows] == ["small", "other"]
     assert dropped.count == 2
@@ -372,9 +363,8 @@ def test_settings_beside_the_messages_are_of_the_request(tmp_path, record, optio
 def test_parts_of_a_type_that_is_no_text_end_no_import(tmp_path):
     odd = [{"type": ["tool_use"], "text": "Hi"}, {"type": {"of": "text"}}]
     asks = [{"role": "user", "content": odd}, {"type": ["function_call"], "name": "f"}]
-    rows = rows_of(
-        lines(tmp_path / "a.jsonl", observed(input=asks, output={"role": "assistant", "content": odd}), observed(2))
-    )
+    calls = [observed(input=asks, output={"role": "assistant", "content": odd}), observed(2)]
+    rows = rows_of(lines(tmp_path / "a.jsonl", *calls))
     assert [row["step"] for row in rows] == [1, 2]
 
 
@@ -406,6 +396,17 @@ def test_a_reply_of_a_trace_that_was_cut_at_its_limit_is_no_answer_unless_it_is_
     cut = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Dan"}], "finish_reason": "length"}])
     calls = [span(at, {"gen_ai.output.messages": cut, "gen_ai.request.max_tokens": 2}) for at in (1, 2)]
     assert picked(rows_of(lines(tmp_path / "t.json", export(*calls))), "step", "answer") == [(1, None), (2, "Dan")]
+
+
+def test_a_reply_without_parts_is_no_answer_and_of_several_choices_the_first_is_one(tmp_path):
+    text = {"role": "assistant", "parts": [{"type": "text", "content": "x"}], "finish_reason": "stop"}
+    silent = text | {"parts": []}
+    calls = [observed(1, output=[text, text | {"parts": [{"text": "y"}]}]), observed(2, output=[silent])]
+    run = {"run_type": "llm", "inputs": {"prompts": ["?"]}, "outputs": {"messages": [{"role": "ai", "content": "x"}]}}
+    rows = [*rows_of(lines(tmp_path / "a.jsonl", *calls)), *rows_of(lines(tmp_path / "b.jsonl", run))]
+    assert picked(rows, "question", "answer") == [("Which river?", "x"), ("Which river?", None), ("?", "x")]
+    sent = {"type": "human", "content": [{"type": "image", "image": "https://h/i.png"}]}  # LangChain's, the AI SDK's
+    assert '"url":"https://h/i.png"' in rows_of(lines(tmp_path / "c.jsonl", observed(input=[sent])))[0]["context"]
 
 
 def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path):
