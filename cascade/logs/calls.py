@@ -184,9 +184,9 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         for name, kind in kinds.items()
         if kind not in {TEXT, TEXTS}
     }
-    if preset.name == "table" and "answer" in tables.targets:
-        reason = "an answer in Python's notation, as of a tuple, is read with its marks: write its text alone"
-        faults[reason] = r"""regexp_full_match(answer, '[\[({]+''.*[\])}]', 's')"""
+    for name in [name for name in ("question", "answer", "gold") if preset.name == "table" and name in tables.targets]:
+        reason = f"{fields.get(name, name)} in Python's notation is read with its marks: write its text alone, or JSON"
+        faults[reason] = rf"""regexp_full_match({name}, '[\[({{]+''.*[\])}}]', 's')"""
     if preset.free:
         reason = "a cost of 0 for a call that is not known to be free: read as its tokens' list price, or as null"
         faults[reason] = f"NOT free AND {values['cost_nano_usd']} = 0"

@@ -111,18 +111,26 @@ def test_labels_of_which_none_is_read_are_an_error_that_names_one_unless_all_say
     assert {row["correct"] for row in rows} == {None}
 
 
-@pytest.mark.parametrize(("head", "cells"), [("question,model,answer", "q,m,"), ("question,a_answer,b_answer", "q,x,")])
-def test_an_answer_in_the_notation_of_python_is_noted(tmp_path, head, cells):
+OF_PYTHON = (
+    "question,model,answer",
+    "question,a_answer,b_answer",
+    "model,answer,question",
+    "question,model,answer,gold",
+)
+
+
+@pytest.mark.parametrize("head", OF_PYTHON)
+def test_a_question_an_answer_and_a_label_in_the_notation_of_python_are_noted(tmp_path, head):
     answers = (""""('x', -0.2)\"""", """"[{'a': 1}]\"""", """['x'] or ['y']?""", "(x)")
-    rows_of(table(tmp_path / "t.csv", *map(cells.__add__, answers), head=head), dropped=(dropped := Dropped()))
+    rows = [f"{'x,' * head.count(',')}{answer}" for answer in answers]
+    rows_of(table(tmp_path / "t.csv", *rows, head=head), dropped=(dropped := Dropped()))
     assert [count for reason, count in dropped.notes.items() if "Python" in reason] == [2]
 
 
 def test_nan_in_json_is_a_missing_text_and_no_accepted_answer(tmp_path):
     record = {"question": "q", "gold": float("nan"), "a_answer": float("nan"), "b_answer": "NaN"}
     for given in (record, json.dumps([record])):
-        rows = rows_of(lines(tmp_path / "t.json", given))
-        assert picked(rows, "gold", "answer") == [(None, None), (None, "NaN")]
+        assert picked(rows_of(lines(tmp_path / "t.json", given)), "gold", "answer") == [(None, None), (None, "NaN")]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -177,9 +185,8 @@ def test_a_comma_is_decimal_among_semicolons_and_may_be_one_elsewhere(tmp_path, 
     row = ["q", "x", "1,234", "-1,250", "y", "2,5"]
     head = ["question", "a_answer", "a_cost_usd", "a_logprob", "b_answer", "b_cost_usd"]
     first, second = rows_of(table(tmp_path / "t.csv", separator.join(row), head=separator.join(head)))
-    assert (first["cost_nano_usd"], second["cost_nano_usd"]) == (cost, 2_500_000_000)
+    assert (first["cost_nano_usd"], second["cost_nano_usd"], second["answer"]) == (cost, 2_500_000_000, "y")
     assert first["signals"] == (None if cost is None else {"reply_mean_logprob": -1.25})
-    assert second["answer"] == "y"
 
 
 @pytest.mark.parametrize(
@@ -477,10 +484,8 @@ def test_everything_that_a_line_says_is_kept(tmp_path, row, asked):
     ],
 )
 def test_answers_come_in_many_forms(tmp_path, fields, gold):
-    dropped = Dropped()
-    (asked,) = read_questions(lines(tmp_path / "q.jsonl", {"question": "x"} | fields), dropped)
-    assert asked.gold == gold
-    assert dropped.notes.total() == (0 if gold else 1)
+    (asked,) = read_questions(lines(tmp_path / "q.jsonl", {"question": "x"} | fields), dropped := Dropped())
+    assert (asked.gold, dropped.notes.total()) == (gold, 0 if gold else 1)
 
 
 # --- choices ---
@@ -591,12 +596,9 @@ def test_an_odd_byte_is_no_reason_not_to_ask(tmp_path):
 )
 def test_no_call_is_an_accepted_answer_of_a_request_with_tools(tmp_path, said, gold):
     body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": {"name": "f"}}]}
-    path = tmp_path / "requests.jsonl"
-    path.write_text(json.dumps({"custom_id": "r1", "body": body} | said))
-    dropped = Dropped()
-    (asked,) = read_questions(path, dropped)
-    assert asked.gold == gold
-    assert bool(dropped.notes) == (not gold)
+    path = lines(tmp_path / "requests.jsonl", {"custom_id": "r1", "body": body} | said)
+    (asked,) = read_questions(path, dropped := Dropped())
+    assert (asked.gold, bool(dropped.notes)) == (gold, not gold)
     if gold:
         judge = get_matcher(asked.matcher or "")
         assert judge.matches("None of the tools can do that.", asked.gold) is True
