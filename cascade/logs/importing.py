@@ -225,7 +225,8 @@ def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell |
     paths |= {name: [path, *([f"scores.{path}"] if chosen.prepare else [])] for name, path in mapped.columns.items()}
     if chosen.name == "table":
         chosen = _of_table(tables, chosen, paths, fields)
-        used = {name for each in paths.values() for path in each for name in (path, path.split(".")[0])}
+        read = [path for each in (*paths.values(), *chosen.let.values()) for path in each]
+        used = {*read, *(path.split(".")[0] for path in read)}
         ignored = [name for name in names if name not in used]
         unread = [f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else []
         if tell is not None:
@@ -357,8 +358,9 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], f
 
 
 _FAILED = """json_extract_string(as_object(answer), '/error/message') IS NOT NULL AND
-(len(json_keys(as_object(answer))) < 4 OR json_extract_string(as_object(answer), '/object') = 'response')"""
-"""SQL for a vendor's error: at most its type and the request's id stand beside it, or it is a failed response."""
+(len(json_keys(as_object(answer))) < 4 OR json_extract_string(as_object(answer), '/object') = 'response')
+OR answer IS NULL AND lower(failure) NOT IN ('false', '0', 'none', 'null', 'nan', 'na', '{}', '[]')"""
+"""SQL for a vendor's error, with at most its type and the request's id, or a failed response; and for a row's error."""
 
 
 def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:

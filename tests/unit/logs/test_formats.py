@@ -288,10 +288,11 @@ def test_whole_calls_in_a_table_are_read_and_failed_ones_left_out(tmp_path):
     asked = {"input": [{"role": "user", "content": parts}], "tools": RESPONSES["tools"]}
     cut = {"output": RESPONSE, "object": "response", "incomplete_details": {"reason": "max_output_tokens"}}
     calls = [{"question": asked, "answer": reply, "model": f"m{at}"} for at, reply in enumerate([cut, *replies])]
+    calls += [{"question": asked, "model": f"answers {error}", "error": error} for error in ("429", "false")]
     rows = rows_of(lines(tmp_path / "calls.jsonl", *calls), dropped=dropped)
-    assert [json.loads(row["answer"])[0]["arguments"] for row in rows[1:]] == [{"city": "Graz"}] * 3
+    assert [json.loads(row["answer"])[0]["arguments"] for row in rows[1:4]] == [{"city": "Graz"}] * 3
     seen = [part["type"] for part in chat_of(rows[0]).messages[0]["content"]]
-    assert (rows[0]["answer"], dropped.count, seen) == (None, 1, ["text", "image_url"])
+    assert (rows[0]["answer"], len(rows), dropped.count, seen) == (None, 5, 2, ["text", "image_url"])
 
 
 def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path):
@@ -309,11 +310,10 @@ def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path)
 
 def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path):
     """L6: a framework and its client both log the same generation; between them may lie a span that is no call."""
-    dropped = Dropped()
     between = observed(2, id="between", type="SPAN", parentObservationId="obs-1")
     records = [observed(1), between, observed(3, parentObservationId="between")]
     records.append(observed(4, model="other", parentObservationId="obs-1"))
-    rows = rows_of(lines(tmp_path / "log.jsonl", *records), dropped=dropped)
+    rows = rows_of(lines(tmp_path / "log.jsonl", *records), dropped=(dropped := Dropped()))
     assert [row["model"] for row in rows] == ["small", "other"]
     assert dropped.count == 2
     nested = export(span(1), span(2, parentSpanId="eee19b7ec3c1b171"), span(3, {"gen_ai.request.model": "large"}))
