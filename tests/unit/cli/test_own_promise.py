@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from golden.recipes import log_of
 
 from cascade import PolicyDirectory, registry
 from cascade.conformal import promise
@@ -18,7 +16,7 @@ from unit import plugged
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]
-LOG = "log.parquet"
+LOG = "demo"
 PLACE = "avoidable_promise:Avoidable"
 ASKED = ("--risk", "0.3", "--confidence", "0.8")
 
@@ -29,9 +27,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def installed(packages: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Make the example's package known while a test runs, beside a log whose fits may be counted."""
-    shutil.copy(log_of("ladder"), tmp_path / LOG)
+def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the example's package known while a test runs."""
     monkeypatch.syspath_prepend(packages)
     monkeypatch.delitem(sys.modules, "avoidable_promise", raising=False)
     promise.kind_of.cache_clear()
