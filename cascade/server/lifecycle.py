@@ -192,12 +192,11 @@ _LOGGERS = ("cascade", "uvicorn.error")
 @contextmanager
 def _hang_ups_wait() -> Iterator[None]:
     """Block SIGHUP until the server unblocks it; afterwards restore the mask for what this process starts later."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard) if (heard := hang_ups()) else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, hang_ups())
     try:
         yield
     finally:
-        if before is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @_hang_ups_wait()
@@ -212,7 +211,7 @@ def run(
     """Serve in this process as `serve` does.
 
     `bind` is called for the socket once all is loaded, `reloaded` after each reload, with whether it was done; `peers`
-    has the counts of other workers.
+    has the counts of other workers. Where `again` returns nothing, nothing is reloaded: a hang-up reaches whole groups.
     """
     import uvloop
     from uvicorn import Server
@@ -230,16 +229,18 @@ def run(
     async def reload() -> None:
         nonlocal serving
         try:
-            now = renewed(serving, await asyncio.to_thread(again))
+            if not (configs := await asyncio.to_thread(again)):
+                return
+            now = renewed(serving, configs)
             await gateway.swap(await asyncio.to_thread(_built, now, instruments))
         except Exception as error:  # noqa: BLE001 - whatever it is, the server goes on
             refused(error, instruments.reloads)
             reloaded(False)
-        else:
-            serving = now
-            instruments.reloads["done"] += 1
-            logger.warning("the configuration was read again, and is in service")
-            reloaded(True)
+            return
+        serving = now
+        instruments.reloads["done"] += 1
+        logger.warning("the configuration was read again, and is in service")
+        reloaded(True)
 
     # What is loaded by now stays until the end. Each full garbage collection would scan it again and delay every
     # request by up to 0.1 s.

@@ -56,8 +56,7 @@ class _WorkerProcess:
                     up()
                 self.settled.set()
             self.error = word
-        self.process.join()  # a worker ends itself when the pipe is closed
-        self.pipe.close()
+        self.process.join()  # a worker ends itself when the pipe is closed; a reload may be writing to the end here
         self.settled.set()
 
 
@@ -149,10 +148,9 @@ class Supervisor:
                 worker.settled.wait()
                 worker.settled.clear()
                 worker.word = worker.word and _UP
-                if worker.process.exitcode is None:
-                    with suppress(OSError):
-                        worker.pipe.send(configs)
-                        worker.settled.wait()
+                with suppress(OSError):  # it has ended
+                    worker.pipe.send(configs)
+                    worker.settled.wait()
                 if worker.word == _REFUSED and any(other.word == _RELOADED for other in workers[:at]):
                     worker.process.terminate()  # it is started again, and serves what the others do
                 elif worker.word == _REFUSED:
@@ -172,14 +170,14 @@ def work(
     begins: Callable[[], None],
     bind: Callable[[], socket.socket],
 ) -> None:
-    """Serve in this process until its parent stops it or is gone. SIGHUP alone reloads what it serves."""
+    """Serve in this process until its parent stops it or is gone. It reloads what the parent sends alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends them
     begins()
-    latest, error = [{str(at): config for at, config in enumerate(serving)}], None
-    threading.Thread(target=_follow, args=(pipe, latest), daemon=True).start()
+    told, error = list[Configs](), None
+    threading.Thread(target=_follow, args=(pipe, told), daemon=True).start()
     try:
         up, reloaded = (lambda _: pipe.send(_UP)), (lambda done: pipe.send(_RELOADED if done else _REFUSED))
-        lifecycle.run(serving, bind, lambda: latest[-1], up, reloaded, counts)
+        lifecycle.run(serving, bind, lambda: told.pop() if told else {}, up, reloaded, counts)
     except CascadeError as failure:
         error = failure
     with suppress(OSError):
@@ -187,10 +185,10 @@ def work(
     raise SystemExit(0 if error is None else error.exit_code)
 
 
-def _follow(parent: Connection, latest: list[dict[str, CascadeConfig]]) -> None:
+def _follow(parent: Connection, told: list[Configs]) -> None:
     """Reload what the parent sends, and end once it is gone."""
     with suppress(EOFError, OSError):
         while True:
-            latest[:] = [parent.recv()]
+            told.append(parent.recv())
             os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGTERM)

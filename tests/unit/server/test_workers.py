@@ -99,7 +99,7 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
             (tmp_path / f"{name}.yaml").write_text(json.dumps(settings), "utf-8")
 
     write(1.0)
-    start = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"  # as in served.py
+    start = "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.setsid()"  # the first as in served.py
     start = f"{start}; from cascade.cli.main import main; main()"
     command = [sys.executable, "-c", start, "serve", "--workers", "2", "-c", "cascade.yaml", "-c", "sales.yaml"]
     process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -129,7 +129,7 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
         after = costs()
         assert (len(before), len(after), before & after) == (1, 1, set())
         write(60.0, "done done refused done done end")  # both cascades of a worker; the second worker; it starts again
-        process.send_signal(signal.SIGHUP)
+        os.killpg(process.pid, signal.SIGHUP)  # the workers wait for their parent's word
         until(lambda: (tmp_path / "turns").read_text("utf-8") == "end" and len(costs()) == 1)
         last, refused = costs(), 'cascade_reloads_total{outcome="refused"}'
         assert (len(last), last & after, counts()["cascade_worker_restarts_total"]) == (1, set(), 2)
