@@ -177,8 +177,7 @@ def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, sy
     options = options_in(body)
     offered = [tool for message in sent if (tool := _tool_in(message)) is not None]
     messages = [message for message in sent if _tool_in(message) is None]
-    instructions = loaded(system if system is not None else body.get("system", body.get("instructions")))
-    if instructions:
+    if instructions := loaded(system if system is not None else body.get("system", body.get("instructions"))):
         form = "parts" if isinstance(instructions, list) else "content"
         messages = [*_message({"role": "system", form: instructions}), *messages]
     listed = loaded(tools) or offered or options.get("tools")
@@ -233,8 +232,7 @@ def request_with(body: Mapping[str, Any], question: str | None) -> str | None:
 def check_template(body: Mapping[str, Any]) -> None:
     """Raise UsageError if questions cannot be sent in this body, or if it has fields that do not affect the reply."""
     allowed = ("messages", "system", *_DECISIVE)
-    unknown = [f"{name}{did_you_mean(name, allowed)}" for name in body if name not in allowed]
-    if unknown:
+    if unknown := [f"{name}{did_you_mean(name, allowed)}" for name in body if name not in allowed]:
         raise UsageError(f"No field of a request that decides its reply: {'; '.join(unknown)}")
     _request(body, messages_in(request_with(body, "?")), None, None)
 

@@ -128,8 +128,7 @@ def calls_of(rows: Iterable[Row]) -> Calls:
                 keys[None if answer is None else answer_key(answer, chat_of(row))],
             )
         )
-        failed = bool(replay.get(schema.FAILED))
-        if failed:
+        if failed := bool(replay.get(schema.FAILED)):
             refused[at] = schema.refused_steps(row)
         hashed = answer is not None and schema.is_hashed(answer)
         flags.append((schema.answers(row), hashed, schema.replied(row), schema.is_told(row), failed))

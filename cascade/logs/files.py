@@ -88,8 +88,7 @@ def _whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield rows with every column, in order; raise UsageError for columns that would be lost."""
     blank = dict.fromkeys(COLUMNS)
     for number, row in enumerate(rows, 1):
-        unknown = row.keys() - blank.keys()
-        if unknown:
+        if unknown := row.keys() - blank.keys():
             raise UsageError(f"Row {number} has columns that no log has: {', '.join(sorted(map(str, unknown)))}.")
         yield {**blank, **row, "schema_version": SCHEMA_VERSION}
 

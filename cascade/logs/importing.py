@@ -201,8 +201,7 @@ def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell |
     """Read the calls of a foreign log, and return the function that writes their rows into a file."""
     mapped = mapping(options.columns)
     names = list(dict.fromkeys(name for source in tables.sources for name in source.names))
-    flat = _flat(names, mapped, chosen)
-    if flat is not None:
+    if (flat := _flat(names, mapped, chosen)) is not None:
         return _import_flat(tables, chosen, flat, mapped, options, tell)
     if mapped.of_model:
         raise UsageError(
@@ -283,8 +282,7 @@ def _import_calls(
 
 
 def _check_models(models: Sequence[str], logged: Sequence[str]) -> None:
-    problems = [f"{name}{did_you_mean(name, logged)}" for name in models if name not in logged]
-    if problems:
+    if problems := [f"{name}{did_you_mean(name, logged)}" for name in models if name not in logged]:
         raise UsageError(f"The log has no answer of {'; '.join(problems)} (it has {', '.join(logged) or 'no model'})")
     if len(set(models)) < len(models):
         raise UsageError(f"--models names a model twice: {', '.join(models)}.")
@@ -343,20 +341,34 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], f
     timed = {"step", "walk", "candidate"} if each_file else {"step", "walk", "candidate", "trace"}
     steps = "models" if (several or "model" in paths) and not paths.keys() & timed else "time"
     asks = [name for name in _ASKS if name in paths]
-    # Anthropic counts tokens read from a cache or written to it beside the others
-    start = paths.get("input_tokens", ("?",))[0].removesuffix("input_tokens")
-    cached = {f"{start}cache_read_input_tokens", f"{start}cache_creation_input_tokens"}.intersection
-    beside = [name for name in ("cached_input_tokens", "written_input_tokens") if cached(paths.get(name, ()))]
     drop = {
         _BLANK: f"coalesce({', '.join(asks)}) IS NULL",
         **second_header([*asks, *_ANSWERS & paths.keys()]),
         **({"a failed call": _FAILED} if "answer" in paths else {}),
     }
-    total = "whole(input_tokens)" + "".join(f" + coalesce(whole({name}), 0)" for name in beside)
-    sql = {**chosen.sql, "input_tokens": total} if beside else chosen.sql
-    return replace(chosen, steps=steps, runs=each_file or "trace" not in paths, files=several, drop=drop, sql=sql)
+    chosen = replace(chosen, steps=steps, runs=each_file or "trace" not in paths, files=several, drop=drop)
+    return _with_cache(chosen, paths)
 
 
+def _with_cache(chosen: Preset, paths: Mapping[str, Sequence[str]]) -> Preset:
+    """Return the preset for input tokens beside tokens read from a cache, or written to it, in Anthropic's names.
+
+    Anthropic counts these beside the input, and some loggers within it. More of them than input show the former for all
+    calls of a model; a total shows either. Otherwise the input is unknown, except in an object of Anthropic's own form.
+    """
+    start = paths.get("input_tokens", ("?",))[0].removesuffix("input_tokens")
+    cached = {f"{start}cache_read_input_tokens", f"{start}cache_creation_input_tokens"}.intersection
+    beside = [name for name in ("cached_input_tokens", "written_input_tokens") if cached(paths.get(name, ()))]
+    own, cache = "whole(input_tokens)", " + ".join(f"coalesce(whole({name}), 0)" for name in beside)
+    more = f"max({cache} > {own}) OVER (PARTITION BY {'model' if 'model' in paths else 'file'})"
+    total = f"{own} + {cache}" if start else "NULL"
+    total = "whole(total) - whole(output_tokens)" if {"total", "output_tokens"} <= paths.keys() else total
+    sql = f"with_cache({own}, {cache}, {more}, {total})"
+    notes = {_UNCLEAR: f"{own} IS NOT NULL AND {sql} IS NULL"}
+    return replace(chosen, sql={**chosen.sql, "input_tokens": sql}, notes=notes) if beside else chosen
+
+
+_UNCLEAR = "calls whose input_tokens may include those of the cache or not (a column total_tokens shows it)"
 _FAILED = """json_extract_string(as_object(answer), '/error/message') IS NOT NULL AND
 (len(json_keys(as_object(answer))) < 4 OR json_extract_string(as_object(answer), '/object') = 'response')
 OR answer IS NULL AND lower(failure) NOT IN ('false', '0', 'none', 'null', 'nan', 'na', '{}', '[]')"""

@@ -111,12 +111,10 @@ def read_questions(
 
 def _renamed(path: Path, records: list[Record], mapped: Mapping[str, str]) -> list[Record]:
     """Return the records with the values of mapped fields under cascade's names."""
-    unknown = [f"{name}{did_you_mean(name, _MAPPABLE)}" for name in mapped if name not in _MAPPABLE]
-    if unknown:
+    if unknown := [f"{name}{did_you_mean(name, _MAPPABLE)}" for name in mapped if name not in _MAPPABLE]:
         raise UsageError(f"Nothing can be mapped to {'; nor to '.join(unknown)}.")
     values = [{name: _at(record.fields, field) for name, field in mapped.items()} for record in records]
-    absent = [field for name, field in mapped.items() if all(fields[name] is None for fields in values)]
-    if absent:
+    if absent := [field for name, field in mapped.items() if all(fields[name] is None for fields in values)]:
         names = list(dict.fromkeys(name for record in records for name in record.fields))
         problems = [f"it has no field {field}{did_you_mean(field, names)}" for field in absent]
         raise UsageError(f"{path} cannot be read with this mapping: {'; '.join(problems)}.")

@@ -461,8 +461,7 @@ def _header(path: Path) -> tuple[list[str], int, str]:
     numbered = numbered_lines(path, Dropped())
     lines = ((at, text_of(line, Dropped(), path, at)) for at, line in numbered if not line.isspace())
     line, first = next(lines, (0, ""))
-    given = re.fullmatch(r'"?sep=(.)"?\s*', first)
-    if given is not None:
+    if (given := re.fullmatch(r'"?sep=(.)"?\s*', first)) is not None:
         line, first = next(lines, (0, ""))
     separator = max(_SEPARATORS, key=first.count) if given is None else given[1]
     try:

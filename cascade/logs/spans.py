@@ -52,8 +52,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     for name, value in flat.items():
-        match = _NUMBERED.fullmatch(name)
-        if match is None:
+        if (match := _NUMBERED.fullmatch(name)) is None:
             fields[name] = value
             continue
         inside = fields.setdefault(match["start"], {})
@@ -75,14 +74,12 @@ def _listed(value: Any) -> Any:
 
 def prepared_span(line: str | None, _around: str | None) -> str | None:
     """Return a span as a flat JSON object: its attributes and its events' attributes, messages, choices and scores."""
-    span = as_mapping(line)
-    if not span:
+    if not (span := as_mapping(line)):
         return None
     flat, request, choices, scores = nested(attributes(span.get("attributes"))), [], [], {}
     for event in span.get("events") or ():
         fields, name = attributes(as_mapping(event).get("attributes")), str(as_mapping(event).get("name"))
-        match = _MESSAGE.fullmatch(name)
-        if match is not None:
+        if (match := _MESSAGE.fullmatch(name)) is not None:
             request.append({**fields, "role": match[1]})
         elif name == "gen_ai.choice":
             choices.append(fields if "message" in fields else {"message": fields})

@@ -121,8 +121,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
         return f" ({described(usual)}? {_to_paste(of_model + usual, name)})"
     if OF_CENTS.search(name):
         return f" (hundredths? divide by 100, as {of_model}cost_usd)"
-    near = get_close_matches(end, fields, n=1, cutoff=0.8)
-    if near:
+    if near := get_close_matches(end, fields, n=1, cutoff=0.8):
         return f"; did you mean {name.removesuffix(end)}{near[0]}?"
     return "" if model is None else f" (a signal? {_to_paste(f'{model}.signals.{end}', name)})"
 

@@ -142,11 +142,9 @@ def fitting_signals(signals: dict[str, Any], location: str, dropped: Dropped) ->
 def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
     """Return a filter unchanged; raise UsageError that names every column that cannot be compared."""
     filters = dict(where or {})
-    wrong = [f"{name}{did_you_mean(name, COLUMNS)}" for name in filters if name not in KINDS]
-    if wrong:
+    if wrong := [f"{name}{did_you_mean(name, COLUMNS)}" for name in filters if name not in KINDS]:
         raise UsageError(f"There is no column {'; and no column '.join(wrong)}")
-    lists = [name for name in filters if KINDS[name] in AS_JSON]
-    if lists:
+    if lists := [name for name in filters if KINDS[name] in AS_JSON]:
         raise UsageError(f"{' and '.join(lists)} cannot be compared with a text. Filter on another column.")
     return filters
 
@@ -156,8 +154,7 @@ def finite_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
     The names are in `signals["replay"]["not_finite"]`, which policies do not read.
     """
-    odd_columns = [name for name, value in row.items() if not _all_finite(value)]
-    if not odd_columns:
+    if not (odd_columns := [name for name, value in row.items() if not _all_finite(value)]):
         return dict(row)
     finite = map_json(row, lambda value: None if isinstance(value, float) and not math.isfinite(value) else value)
     signals = dict(finite.get("signals") or {})

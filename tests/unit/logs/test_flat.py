@@ -423,6 +423,16 @@ def test_a_question_that_is_asked_again_is_an_episode_of_its_own(tmp_path):
     assert sorted(dropped.notes.values()) == [1, 2]  # b was not asked; two calls of another run
 
 
+def test_cached_tokens_are_never_counted_twice_and_input_that_may_have_them_or_not_is_unknown(tmp_path):
+    head = "question,answer,input_tokens,cache_read_input_tokens,output_tokens,total_tokens,model"
+    counts = {"10,12,42,a": 30, "10,12,52,a": 40, "10,12,,a": None, "0,12,,a": 30, "10,12,42,b": 40, "50,12,,b": 80}
+    rows = rows_of(
+        table(tmp_path / "t.csv", *map('"q{0}",x,30,{0}'.format, counts), head=head), dropped=(dropped := Dropped())
+    )
+    assert {row["question"][1:]: row["input_tokens"] for row in rows} == counts
+    assert [count for why, count in dropped.notes.items() if "total_tokens" in why] == [1]
+
+
 def test_bad_cells_become_null_and_are_counted(tmp_path):
     dropped, bad = Dropped(), "q4,Bad?,Mur,The Inn,maybe,free,0.94,x,no,nan"
     odd = ("q5,short", "q6,a,b,c,d,e,f,g,h,i,j", 'q7,"a mark that takes the lines after it', ROWS[0])

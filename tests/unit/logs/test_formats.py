@@ -493,19 +493,14 @@ def test_an_export_holds_the_figures_that_it_was_written_from(tmp_path: Path, ki
     has = [name for name in FIGURES if re.search(rf"\$({WRITTEN.get(name, name)})", template)]
     names = ("question", "model", "answer", *has)
     read = [
-        {
-            name: json.loads(str(value)) if name in ("question", "model", "answer", "correct") else value
-            for name, value in call.items()
-        }
-        for call in calls
+        call | {name: json.loads(call[name]) for name in ("question", "model", "answer", "correct")} for call in calls
     ]
     assert sorted(map(str, picked(rows, *names))) == sorted(map(str, picked(read, *names)))
     assert {row[name] for row in rows for name in {*FIGURES} - {*has}} <= {None}
     assert len({row["episode_id"] for row in rows}) == 20
     sent = [chat_of(row).options if row["context"] else {} for row in rows]
-    assert [{name: of[name] for name in of if name != "tools"} for of in sent] == [
-        BODY if "stop_sequences" in template else {}
-    ] * 40
+    body = BODY if "stop_sequences" in template else {}
+    assert [{name: of[name] for name in of if name != "tools"} for of in sent] == [body] * 40
     assert {(row["signals"] or {}).get("message_faults", 0) for row in rows} == {0}
 
 
@@ -545,7 +540,7 @@ GOLDEN = {
     "reply": """{"question": "Which river?", "model": "m", "answer": {"role": "assistant", "content": "Danube", "usage": {"input_tokens": 15,
     "cache_creation_input_tokens": 5, "cache_creation": {"ephemeral_1h_input_tokens": 2}, "cache_read_input_tokens": 10, "output_tokens": 12}}}""",
     "cells": """{"question": "Which river?", "model": "m", "answer": "Danube", "input_tokens": 15, "cache_creation_input_tokens": 5,
-    "cache_read_input_tokens": 10, "output_tokens": 12}""",
+    "cache_read_input_tokens": 10, "output_tokens": 12, "total_tokens": 42}""",
 }
 
 
