@@ -21,7 +21,7 @@ def problems_of(model: type[BaseModel], document: Mapping[str, Any], error: Vali
     """Return the problems that pydantic's error lists, each once, as "path: what is wrong"."""
     lines: list[str] = []
     listed = error.errors(include_url=False, include_input=True)
-    around = {problem["loc"][:-1] for problem in listed}
+    around = {problem["loc"][:end] for problem in listed for end in range(len(problem["loc"]))}
     for problem in listed[:MOST_PROBLEMS]:
         path, kind = _path(problem["loc"]), problem["type"]
         if kind == "too_short" and problem["loc"] in around:

@@ -502,7 +502,8 @@ JUDGE_OF = {"model": "judge", "purpose": "judge"}
     [
         (CALL_LEVEL[:2], ["strategy.nodes: check"]),  # the last node is the reference, and answers without parents
         ([{"name": "a", "model": "tiny"}], ["models.tiny"]),
-        ([{"name": "a", "model": "small", "purpose": "guess"}], ["strategy.nodes[0].purpose", "strategy.nodes"]),
+        ([{"name": "a", "model": "small", "purpose": "guess"}], ["strategy.nodes[0].purpose"]),
+        ([{"name": "a", "modle": "small"}], ["strategy.nodes[0].model", "strategy.nodes[0].modle"]),
         # until 0.6 the problems stood in one line, and base and guide were missed, which no list of offers needs
         (
             [
