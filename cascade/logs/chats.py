@@ -21,6 +21,7 @@ from cascade.conformal.scope import DRAWN
 from cascade.errors import UsageError
 from cascade.logs.schema import CHAT, HOUR, WRITTEN, token_row
 from cascade.policies.signals import logprob_signals, message_signals
+from cascade.text import decoded
 from cascade.types import Completion, Question, Token, Usage
 
 NO_CALL = "[]"
@@ -61,12 +62,9 @@ _MAX_DEPTH = 8
 
 def loaded(value: Any) -> Any:
     """Return the value of a JSON text; return any other value, and a text that is not JSON, unchanged."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{", '"'}:
-        return value
-    try:
-        return json.loads(value, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return value
+    is_json = isinstance(value, str) and value.lstrip()[:1] in {"[", "{", '"'}
+    inside = decoded(value) if is_json else None
+    return value if inside is None else inside
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
@@ -264,7 +262,8 @@ def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the message inside OpenInference's `message` or LangChain's `data`; any other message unchanged."""
     data = {} if "role" in message else fields_in(message.get("data", message.get("kwargs")))
     named = {**data, "role": data.get("type", message.get("type"))}
-    return named if data else as_mapping(message.get("message")) or message
+    dotted = {name.removeprefix("message."): value for name, value in message.items()}  # in a frame of Phoenix
+    return named if data else as_mapping(message.get("message")) or dotted
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -337,7 +336,9 @@ def _text(value: Any) -> str:
 
 def _openai_call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
     """Return a tool call in OpenAI's form, from the same form or {name, arguments | args | input, id}."""
-    call = fields_in(call.get("tool_call")) or call  # OpenInference's
+    call = fields_in(call.get("tool_call")) or {  # OpenInference's
+        name.removeprefix("tool_call.").removeprefix("function."): value for name, value in call.items()
+    }
     named = fields_in(call.get("function")) or call
     arguments: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
     function = {"name": named.get("name"), "arguments": _text(arguments)}
@@ -348,7 +349,7 @@ def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool in OpenAI's form, from the same form or {name, description, parameters | input_schema}."""
     if isinstance(tool.get("function"), Mapping):
         return {"type": "function", "function": dict(tool["function"])}
-    if inside := as_mapping(as_mapping(tool.get("tool")).get("json_schema")):  # OpenInference's
+    if inside := as_mapping(as_mapping(tool.get("tool")).get("json_schema", tool.get("tool.json_schema"))):
         return _openai_tool(inside)
     schema = loaded(next(filter(None, map(tool.get, ("parameters", "input_schema", "inputSchema"))), None))
     function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": schema}

@@ -88,7 +88,7 @@ def prepared_span(line: str | None, _around: str | None) -> str | None:
             scores[str(fields.get(f"{_EVALUATION}.name"))] = score
         else:
             flat |= {key: value for key, value in nested(fields).items() if key not in flat}
-    own = {name: value for name, value in span.items() if name not in {"attributes", "events"}}
+    own = {name.removeprefix("attributes."): span[name] for name in span if name not in {"attributes", "events"}}
     options = {name.removeprefix(_SENT): value for name, value in flat.items() if name.startswith(_SENT)}
     settings = _numbers({"tool_choice": flat.get("ai.prompt.toolChoice"), **options})
     of_events = {"request": request or None, "choices": choices or None, "scores": scores, "settings": settings}

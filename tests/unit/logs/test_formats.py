@@ -206,6 +206,16 @@ def numbered(prefix: str, inside: str, messages: list[dict[str, Any]], call: str
     return has
 
 
+def dotted(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as a frame of Phoenix has it."""
+    calls = [
+        {"tool_call.id": call["id"]} | {f"tool_call.function.{name}": text for name, text in call["function"].items()}
+        for call in message.get("tool_calls", ())
+    ]
+    own = {f"message.{name}": value for name, value in message.items() if name != "tool_calls"}
+    return own | ({"message.tool_calls": calls} if calls else {})
+
+
 NO_TEXTS = {"gen_ai.input.messages": None, "gen_ai.output.messages": None}
 INFERENCE = {
     "gen_ai.operation.name": None,
@@ -216,17 +226,34 @@ INFERENCE = {
     "llm.tools.0.tool.json_schema": json.dumps(TOOL),
 }
 CALLED = {"type": "function_call", "id": "fc_1", "name": "get_weather"}
+RAIN = {"type": "function_call_output", "call_id": "c1", "output": "rain"}
 RESPONSES: dict[str, Any] = {
     "instructions": "Be short.",
-    "input": [
-        TALK[1],
-        CALLED | {"call_id": "c1", "arguments": '{"city": "Vienna"}'},
-        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
-        TALK[4],
-    ],
+    "input": [TALK[1], CALLED | {"call_id": "c1", "arguments": '{"city": "Vienna"}'}, RAIN, TALK[4]],
     "tools": [{"type": "function", **TOOL["function"]}],  # type: ignore[dict-item]
 }
 RESPONSE = [CALLED | {"call_id": "c2", "arguments": '{"city": "Graz"}'}]
+SPANS: dict[str, dict[str, Any]] = {
+    "otel": {
+        "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be short."}]),
+        "gen_ai.input.messages": json.dumps([with_parts(message) for message in TALK[1:]]),
+        "gen_ai.tool.definitions": json.dumps([TOOL]),
+        "gen_ai.output.messages": json.dumps([with_parts(REPLY) | {"finish_reason": "tool_calls"}]),
+    },
+    "openllmetry": {
+        **NO_TEXTS,
+        **numbered("gen_ai.prompt", "", TALK, ""),
+        **numbered("gen_ai.completion", "", [REPLY], ""),
+        "llm.request.functions.0.name": "get_weather",
+        "llm.request.functions.0.parameters": json.dumps(TOOL["function"]["parameters"]),  # type: ignore[index]
+    },
+    "openinference": {
+        **NO_TEXTS,
+        **INFERENCE,
+        **numbered("llm.input_messages", "message.", TALK, "tool_call."),
+        **numbered("llm.output_messages", "message.", [REPLY], "tool_call."),
+    },
+}
 WHOLE: dict[str, Any] = {
     "responses": observed(input=RESPONSES, output={"object": "response", "output": RESPONSE}),
     "litellm": spend(
@@ -238,37 +265,10 @@ WHOLE: dict[str, Any] = {
         input=[*TALK, {"role": "tool", "content": TOOL}],
         output={**REPLY, "tool_calls": [{"name": "get_weather", "args": {"city": "Graz"}, "id": "c2"}]},
     ),
-    "otel": export(
-        span(
-            has={
-                "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be short."}]),
-                "gen_ai.input.messages": json.dumps([with_parts(message) for message in TALK[1:]]),
-                "gen_ai.tool.definitions": json.dumps([TOOL]),
-                "gen_ai.output.messages": json.dumps([with_parts(REPLY) | {"finish_reason": "tool_calls"}]),
-            }
-        )
-    ),
-    "openllmetry": export(
-        span(
-            has={
-                **NO_TEXTS,
-                **numbered("gen_ai.prompt", "", TALK, ""),
-                **numbered("gen_ai.completion", "", [REPLY], ""),
-                "llm.request.functions.0.name": "get_weather",
-                "llm.request.functions.0.parameters": json.dumps(TOOL["function"]["parameters"]),  # type: ignore[index]
-            }
-        )
-    ),
-    "openinference": export(
-        span(
-            has={
-                **NO_TEXTS,
-                **INFERENCE,
-                **numbered("llm.input_messages", "message.", TALK, "tool_call."),
-                **numbered("llm.output_messages", "message.", [REPLY], "tool_call."),
-            }
-        )
-    ),
+    **{name: export(span(has=has)) for name, has in SPANS.items()},
+    "phoenix": {f"attributes.{name}": value for name, value in INFERENCE.items()}
+    | {f"attributes.llm.{name}_messages": [*map(dotted, said)] for name, said in (("input", TALK), ("output", [REPLY]))}
+    | {"context.span_id": "s", "attributes.llm.tools": [{"tool.json_schema": json.dumps(TOOL)}]},
 }
 
 
