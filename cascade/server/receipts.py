@@ -94,6 +94,7 @@ class Receipt(NamedTuple):
             "asked": self.models,
             "cost_usd": _dollars(self.cost_nano_usd),
             "certificate": self.certificate,
+            "uncovered": self.uncovered,
         }
         if answer is None:
             return fields

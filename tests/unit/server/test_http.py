@@ -440,7 +440,8 @@ async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_wh
     served = orchestrator({"small": [SURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
     async with served, asgi(served) as client:
         for extra, model in (({}, "small"), ({"tools": TOOLS}, "large")):
-            response = await client.post(CHAT, json={**BODY, "stream": stream, **extra})
+            response = await client.post(CHAT, json={**BODY, "stream": stream, **extra}, headers=ON)
             assert response.headers["x-cascade-served-by"] == model
             assert ("x-cascade-uncovered" in response.headers) is bool(extra)
+            assert ('"uncovered":null' in response.text, '"uncovered":"' in response.text) == (not extra, bool(extra))
     assert (served.runtime.service.monitors.status.answered, served.runtime.service.monitors.status.certified) == (2, 1)
