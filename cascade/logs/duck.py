@@ -127,13 +127,12 @@ def name_literal(name: str) -> str:
 
 
 def as_text(name: str, kind: str) -> str:
-    """Return SQL for a column of any type as text: nested values as JSON, bytes as UTF-8, or null if they are not."""
+    """Return SQL for a column of any type as text: nested values as JSON, bytes as UTF-8; null for others and NaN."""
     column = name_literal(name)
     if kind.endswith("]") or kind.startswith(_NESTED):
         return f"to_json({column})::VARCHAR"
-    if kind.startswith("TIMESTAMP"):
-        return f"iso(epoch({column}))"
-    return f"TRY(decode({column}))" if kind == "BLOB" else f"{column}::VARCHAR"
+    own = {"BLOB": f"TRY(decode({column}))", "DOUBLE": f"nullif({column}::VARCHAR, 'nan')"}
+    return f"iso(epoch({column}))" if kind.startswith("TIMESTAMP") else own.get(kind, f"{column}::VARCHAR")
 
 
 class Duck:

@@ -127,10 +127,13 @@ def test_a_question_an_answer_and_a_label_in_the_notation_of_python_are_noted(tm
     assert [count for reason, count in dropped.notes.items() if "Python" in reason] == [2]
 
 
-def test_nan_in_json_is_a_missing_text_and_no_accepted_answer(tmp_path):
+def test_nan_is_a_missing_text_and_no_accepted_answer(tmp_path):
     record = {"question": "q", "gold": float("nan"), "a_answer": float("nan"), "b_answer": "NaN"}
-    for given in (record, json.dumps([record])):
-        assert picked(rows_of(lines(tmp_path / "t.json", given)), "gold", "answer") == [(None, None), (None, "NaN")]
+    stored = "SELECT 'q' AS question, 'nan'::DOUBLE AS gold, gold AS a_answer, 'NaN' AS b_answer"
+    pytest.importorskip("duckdb").sql(stored).write_parquet(str(tmp_path / "t.parquet"))
+    paths = [lines(tmp_path / f"{at}.json", given) for at, given in enumerate((record, json.dumps([record])))]
+    for path in (*paths, tmp_path / "t.parquet"):
+        assert picked(rows_of(path), "gold", "answer") == [(None, None), (None, "NaN")]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
