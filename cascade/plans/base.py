@@ -92,8 +92,7 @@ class ModelUse:
 
     def lacks(self, request: Request) -> str | None:
         """Return a phrase for the abilities that a chat request needs and the model lacks; None if it lacks none."""
-        chat = request.chat
-        if chat is None:
+        if (chat := request.chat) is None:
             return None
         if self.tools is False and (chat.tools or any(message.get("tool_calls") for message in chat.messages)):
             return "it takes no tools"

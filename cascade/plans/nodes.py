@@ -136,8 +136,7 @@ class Plan:
             raise UsageError(f"The policy takes the steps {listed}, but this strategy has {self.horizon}.")
         number = {step: at for at, step in enumerate(selection.steps, 1)}
         chosen = [self.nodes[step - 1] for step in selection.steps]
-        lacking = [self._named(node) for node in chosen if not number.keys() >= {*node.parents}]
-        if lacking:
+        if lacking := [self._named(node) for node in chosen if not number.keys() >= {*node.parents}]:
             raise UsageError(f"The policy leaves out what {', '.join(lacking)} must read.")
         renumbered = [replace(node, parents=tuple([number[parent] for parent in node.parents])) for node in chosen]
         return replace(self, nodes=tuple(renumbered))
@@ -307,8 +306,7 @@ class _Walk:
 
     def _reply(self, request: Request) -> Generator[Request | Conclusion, Any, Completion]:
         """Ask a model for an answer, or the agent in its place."""
-        agent = self.plan.agents.get(request.model)
-        if agent is not None:
+        if (agent := self.plan.agents.get(request.model)) is not None:
             return (yield from answered(agent, request))
         completion: Completion = yield request
         return completion
@@ -438,8 +436,7 @@ class _Walk:
 
     def _check(self, _: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Check an answer, and offer it again. A step without an answer fails every check and is logged as failed."""
-        candidate = self.results[node.parents[0] - 1].candidate
-        if candidate is None:
+        if (candidate := self.results[node.parents[0] - 1].candidate) is None:
             yield self._sent(node, draft, Candidate("", node.name, node.use.name))._replace(purpose=SKIP)
             draft.signals[node.kind.signal] = 0.0
             draft.notes.append("there is no answer to check")

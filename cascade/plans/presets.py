@@ -147,8 +147,7 @@ class StrategyConfig(KindSection):
             ConfigError: a model would be sampled at temperature 0, where all samples are equal.
         """
         nodes = tuple(self.listed(uses))
-        fixed = [node.name for node in nodes if node.kind.redraws and not node.use.temperature]
-        if fixed:
+        if fixed := [node.name for node in nodes if node.kind.redraws and not node.use.temperature]:
             needs = "a sample needs a model with a temperature above 0"
             raise ConfigError([f"strategy.nodes: {', '.join(fixed)}: {needs}"])
         return Plan(nodes, prompts, tuple(self.listed_for_chat(uses)))
@@ -343,8 +342,7 @@ class NodesConfig(StrategyConfig):
     @field_validator("nodes")
     @classmethod
     def _can_be_bought(cls, value: tuple[NodeConfig, ...]) -> tuple[NodeConfig, ...]:
-        problems = list(_problems(value))
-        if problems:
+        if problems := list(_problems(value)):
             raise ValueError("\n".join(problems))  # one problem per line: `config.problems` separates them again
         return value
 

@@ -50,13 +50,11 @@ def split_reply(text: str) -> tuple[str, str]:
     """
     fence = _FENCED_FORM.match(text)  # around the whole reply
     text = text if fence is None else text[fence.end() :].rstrip().removesuffix(fence[1])
-    line = _answer_line(text)
-    if line is not None:
+    if (line := _answer_line(text)) is not None:
         head = _REASONING_HEAD.match(text, 0, line.start())
         begins = 0 if head is None else head.end()
         return text[begins : line.start()].strip(), tidy(text[line.end() :])
-    head = _REASONING_HEAD.match(text)
-    if head is None:
+    if (head := _REASONING_HEAD.match(text)) is None:
         return "", tidy(text)
     reasoning, newline, answer = text[head.end() :].strip().partition("\n")
     return (reasoning.strip(), tidy(answer)) if newline else ("", tidy(reasoning))

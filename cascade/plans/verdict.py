@@ -115,8 +115,7 @@ def combine(completions: Sequence[Completion], answer: str | None = None) -> Ver
     The ½ keeps a few equal samples from giving a probability of 0 or 1.
     """
     readings = [read_text(completion.text, answer) for completion in completions]
-    verdicts = [says_yes for says_yes, _ in readings if says_yes is not None]
-    if not verdicts:
+    if not (verdicts := [says_yes for says_yes, _ in readings if says_yes is not None]):
         return NO_VERDICT
     p_yes = (sum(verdicts) + 0.5) / (len(verdicts) + 1)
     corrections = [answer for says_yes, answer in readings if says_yes is False and answer is not None]

@@ -255,8 +255,7 @@ def with_hash(**document: Any) -> dict[str, Any]:
 
 def _refuse(problems: Iterable[str], source: str | None = None) -> None:
     """Raise the problems, if there are any."""
-    listed = list(problems)
-    if listed:
+    if listed := list(problems):
         raise ConfigError(listed, source)
 
 

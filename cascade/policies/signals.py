@@ -192,8 +192,7 @@ def _arguments(request: ChatRequest, calls: Sequence[Mapping[str, Any]]) -> dict
     """Return how many arguments the calls give, and the share of their values that the request's messages spell."""
     from cascade.chat import arguments_of, text_of
 
-    values = list(_leaves([arguments_of(call) for call in calls]))
-    if not values:
+    if not (values := list(_leaves([arguments_of(call) for call in calls]))):
         return {"arguments": 0.0, "arguments_quoted": None}
     text = " ".join([text_of(message.get("content")) for message in request.messages]).casefold()
     return {"arguments": float(len(values)), "arguments_quoted": sum([value in text for value in values]) / len(values)}

@@ -156,8 +156,7 @@ class Database(Closed):
     def _engine(self) -> sa.Engine:
         if (engine := self._opened) is None:
             with no_fork():  # imports drivers, which a child forked meanwhile could not finish
-                engine = self._opened
-                if engine is None:
+                if (engine := self._opened) is None:
                     engine = self._opened = self._server_engine() if self.address.path is None else self._file_engine()
                     sa.event.listen(engine, "checkin", self._returned)
         return engine
@@ -176,7 +175,8 @@ class Database(Closed):
         with self.transaction(reading=self.read_only) as connection:
             if self.read_only:
                 if not self._is_made(connection):
-                    raise NoTracesError(f"There are no traces in {self.address.shown}.")
+                    advice = "The first answered request writes some; tables of your own need a file and cascade import"
+                    raise NoTracesError(f"There are no traces in {self.address.shown}. {advice}.")
                 return
             if path is None:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
@@ -188,8 +188,7 @@ class Database(Closed):
 
     def _is_made(self, connection: sa.Connection) -> bool:
         """Return whether the tables exist. Raises UsageError if they are not cascade's, or have another format."""
-        here = {name for name in metadata.tables if sa.inspect(connection).has_table(name)}
-        if not here:
+        if not (here := {name for name in metadata.tables if sa.inspect(connection).has_table(name)}):
             return False
         if formats.name not in here:
             raise UsageError(

@@ -61,8 +61,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, Any]:
         raise OddValueError(f"its schema is {record['schema_version']}, but the store's is {SCHEMA_VERSION}")
     since = 0
     if (written := record["created_at"]) is not None:
-        moment = instant(written)
-        if moment is None:
+        if (moment := instant(written)) is None:
             raise OddValueError(f"created_at {written[:40]!r} is not a time such as 2026-11-21T07:00:00+00:00")
         record["created_at"] = moment.isoformat(timespec="milliseconds")  # one form for all, which sorts as text
         since = max(0, (moment - _EPOCH) // _MILLISECOND)

@@ -472,8 +472,8 @@ def test_what_may_follow(state, reads, expected):
         lambda log: replace(log, bought=log.bought & (np.arange(log.width) < 3)),
     ],
 )
-def test_a_log_without_anything_to_learn_is_refused(log, spoil):
-    with pytest.raises(UsageError):
+def test_a_log_without_anything_to_learn_is_refused_with_what_to_do(log, spoil):
+    with pytest.raises(UsageError, match=r"fit auto|cascade collect"):
         learn(spoil(log), REGRET, 0.05)
 
 
