@@ -343,7 +343,7 @@ def place_calls(tables: Tables, preset: Preset, options: ImportOptions, models: 
         UsageError: two of the models get one name.
     """
     if len({options.rename.get(name, name) for name in models}) < len(models):
-        raise UsageError(f"--rename gives two of these models one name: {', '.join(models)}.")
+        raise UsageError(f"--rename merges two models: {', '.join(models)}; if they are one, rename it in the log.")
     duck = tables.duck
     prefixes = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
     named = "digest(question, context)" if preset.runs else "NULL"

@@ -400,7 +400,7 @@ def test_costs_and_names_by_hand(tmp_path):
         ("b", "b", 500_000_000, "the table"),
     ]
     assert dropped.notes.total() == 3  # the costs of b and c, the name d
-    with pytest.raises(UsageError, match="--rename"):
+    with pytest.raises(UsageError, match="if they are one"):
         rows_of(tmp_path / "t.csv", rename={"a": "x", "b": "x"})
 
 
