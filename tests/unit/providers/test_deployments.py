@@ -148,7 +148,7 @@ async def test_one_that_names_a_time_is_asked_last_until_then_and_another_takes_
 
 
 async def test_each_deployment_has_the_time_of_a_call_and_is_sent_what_it_takes():
-    guard, sites, _ = guarded({"east": DOWN}, per_call_s=1e6, pace=Pace(1e6, 1e6, 3.0))
+    guard, sites, _ = guarded({"east": DOWN}, per_call_s=1e6, pace=Pace(1e6, 1e6, 3e3))
     guard._refused[sort_of(HOME._replace(deployment="east"))] = frozenset({"seed"}), math.inf
     guard._unread["small at west", None] = None
     assert (await ask(guard, stream=True)).deployment == "north"  # west refused the history of this conversation
