@@ -405,8 +405,10 @@ def test_a_reply_without_parts_is_no_answer_and_of_several_choices_the_first_is_
     run = {"run_type": "llm", "inputs": {"prompts": ["?"]}, "outputs": {"messages": [{"role": "ai", "content": "x"}]}}
     rows = [*rows_of(lines(tmp_path / "a.jsonl", *calls)), *rows_of(lines(tmp_path / "b.jsonl", run))]
     assert picked(rows, "question", "answer") == [("Which river?", "x"), ("Which river?", None), ("?", "x")]
-    sent = {"type": "human", "content": [{"type": "image", "image": "https://h/i.png"}]}  # LangChain's, the AI SDK's
-    assert '"url":"https://h/i.png"' in rows_of(lines(tmp_path / "c.jsonl", observed(input=[sent])))[0]["context"]
+    inside = {"message_content": {"type": "image", "image": {"image": {"url": "https://h/i.png"}}}}  # OpenInference's
+    sent = {"type": "human", "content": [{"type": "image", "image": "https://h/i.png"}, inside]}  # the AI SDK's first
+    (row,) = rows_of(lines(tmp_path / "c.jsonl", observed(input=[sent])))
+    assert [part["image_url"]["url"] for part in chat_of(row).messages[0]["content"]] == ["https://h/i.png"] * 2
 
 
 def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path):
