@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,8 @@ from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of
 from cascade.server.metrics import Metrics
 from cascade.server.receipts import Receipt
-from cascade.types import Answer, Completion, Question, Request, Usage
+from cascade.types import NO_CERTIFICATE, Answer, Call, Candidate, Completion, Decision, Question, Request, Step, Usage
+from unit.made import request
 
 from .served import ASK, CONFIG, asgi, orchestrator
 
@@ -260,6 +263,33 @@ def test_no_key_no_store_and_no_money_of_others_leaves_in_a_message(caplog):
 
 
 # --- headers and chunks ---
+
+
+def test_a_receipt_counts_each_call_by_what_became_of_it_and_its_headers_name_it():
+    whole = Completion("A", "stop", Usage(1, 1))
+    calls = (
+        Call(request(model="small", role="base", top_logprobs=1), whole._replace(faults=("odd",)), 1, 1),
+        Call(request(model="small", role="base"), whole, 2, 2),
+        Call(request(model="large", role="guide", instead_of="huge"), whole, 3, 3),
+        Call(request(model="tiny", role="guide"), None, 0, 0, error="HistoryRefusedError: no"),
+        Call(request(model="away", role="guide", instead_of="gone"), None, 0, 0, error="ProviderError: no"),
+    )
+    step = Step(1, (Candidate("A", "base", "small"),), {}, (), calls, Decision((0,), False, (1.0,), 0.0, 0.5))
+    answer = Answer(Question("?"), "A", ("A",), (step,), "budget", 0.1)
+    found = Receipt("t", uncovered="before", mode="enforce", failing=("traces", "modes"), unsent=("user",)).of(answer)
+    assert (found.faulty, found.replaced, found.silent, found.skipped) == (("small",), ("huge",), ("small",), ("tiny",))
+    assert (found.answered, found.cost_nano_usd) == (("small", "large"), 6)
+    assert dict(found.headers()) == {
+        "x-cascade-served-by": "small", "x-cascade-asked": "small, large, tiny, away", "x-cascade-trace-id": "t",
+        "x-cascade-cost-usd": "0.000000006", "x-cascade-uncovered": "before", "x-cascade-broken-off": "budget",
+        "x-cascade-mode": "enforce", "x-cascade-stores-failing": "traces, modes", "x-cascade-fields-not-sent": "user",
+    }  # fmt: skip
+    later = replace(answer, warnings=(f"{NO_CERTIFICATE}another model",), stopped="policy")
+    assert Receipt("t", uncovered="before").of(later)[5:7] == ("another model", None)
+    certified: Any = SimpleNamespace(id="c1")
+    assert ("x-cascade-certificate", "c1") in Receipt("t").of(replace(answer, certificate=certified)).headers()
+    assert Receipt("t").of(replace(answer, text=None)).served_by is None
+    assert Receipt("t").headers() == [("x-cascade-trace-id", "t")]
 
 
 def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_out():
