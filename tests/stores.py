@@ -111,7 +111,7 @@ def own_cluster() -> Iterator[tuple[str, Callable[[int], None]]]:
             os.kill(pid, number)
 
     try:
-        run("initdb", "-A", "trust", "-U", "postgres", "-N")
+        run("initdb", "-A", "trust", "-U", "postgres", "-N", "-E", "SQL_ASCII", "--locale", "C")
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
         run("pg_ctl", "-o", options, "-l", f"{folder}/log", "-w", "-t", str(round(PATIENCE_S)), "start")
         yield f"postgresql://postgres@127.0.0.1:{port}/postgres", send

@@ -291,6 +291,7 @@ class Database(Closed):
         options: dict[str, Any] = {
             "connect_timeout": min(max(2, round(limit_s)), _CONNECT_S),  # the least that libpq takes is 2 s
             "application_name": "cascade",
+            "client_encoding": "utf8",  # of a database in SQL_ASCII the driver would return bytes
             "tcp_user_timeout": 10_000,
         }
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -103,7 +104,7 @@ def test_five_lines_and_the_rest_on_request(cli, written):
     assert len(short) == 10  # and the table of signals
     assert long[:10] == short
     assert len(long) > 20
-    command = f"cascade fit {log} --promise regret --risk 0.05 --confidence 0.9 -o policy"
+    command = f"cascade fit {shlex.quote(str(log))} --promise regret --risk 0.05 --confidence 0.9 -o policy"
     assert short[4].partition("Next: ")[2] == command
     filtered = cli("prove", log, *QUICK, "--where", "dataset=made", "--models", "small,large").out.splitlines()[4]
     assert "--where dataset=made --models small,large --promise" in filtered
@@ -149,11 +150,12 @@ def test_what_cannot_be_is_2_and_prints_nothing(cli, log, tmp_path, words):
 
 
 def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written):
-    opened = cascade.open_log(written(ladder_rows(200)), where={"dataset": "made"}, tell=lambda _: None)
+    log = written(ladder_rows(200))
+    opened = cascade.open_log(log, where={"dataset": "made"}, tell=lambda _: None)
     promise, told = Promise("error", 0.3, 0.9), list[str]()
     found = cascade.prove(opened, promise, splits=2, tell=told.append)
     assert (found.studies[0].promise, len(str(found).splitlines())) == (promise, 10)
-    assert "log.jsonl --where dataset=made --promise error --risk 0.3 --confidence 0.9" in str(found)
+    assert f"{shlex.quote(str(log))} --where dataset=made --promise error --risk 0.3 --confidence 0.9" in str(found)
     assert str(cascade.compare(opened, promise, splits=2, tell=told.append)).startswith(str(found))
     assert "<pre" in found._repr_html_()
     with pytest.raises(cascade.UsageError, match="labels"):

@@ -337,7 +337,7 @@ def test_the_tests_see_no_key_of_the_environment(monkeypatch):
 def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path):
     check = tmp_path / "check.py"
     check.write_text("import runpy, sys\nassert runpy.run_path(sys.argv[1])['double'](3) == 6\n")
-    matcher = get_matcher("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
+    matcher = get_matcher("code", command=f"{shlex.quote(sys.executable)} {shlex.quote(str(check))} {{file}}")
     shifted, wrong = "def double(n): return n << 1", "def double(n): return n ** 2"
     assert matcher.same(DOUBLE, shifted) is True
     assert matcher.same(DOUBLE, wrong) is False
