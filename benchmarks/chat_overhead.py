@@ -130,7 +130,7 @@ def http(rounds: int = 10, calls: int = 100) -> dict[str, float]:
 
 
 def _blocking(base: str, rounds: int, calls: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {"bare": [], "ours": []}
+    blocks: dict[str, list[float]] = {"bare": [], "ours": []}
     provider, sent = OpenAIHTTP({"": Endpoint(base, "sk-none")}), wire_body(REQUEST, "small")
     with httpx.Client(timeout=10, trust_env=False, headers={"Authorization": "Bearer sk-none"}) as client:
 
@@ -141,10 +141,10 @@ def _blocking(base: str, rounds: int, calls: int) -> dict[str, float]:
             return run(provider.complete(REQUEST, 10.0))
 
         for _ in range(rounds + 1):  # the first is a warm-up
-            found["bare"].append(statistics.median(timed_us(bare, calls)))
-            found["ours"].append(statistics.median(timed_us(ours, calls)))
+            blocks["bare"].append(statistics.median(timed_us(bare, calls)))
+            blocks["ours"].append(statistics.median(timed_us(ours, calls)))
     run(provider.close())
-    bare_us, ours_us = (statistics.median(found[name][1:]) for name in ("bare", "ours"))
+    bare_us, ours_us = (statistics.median(blocks[name][1:]) for name in ("bare", "ours"))
     return {"httpx_median_us": bare_us, "openai_http_median_us": ours_us, "http_ratio": ours_us / bare_us}
 
 
@@ -161,16 +161,16 @@ async def _async(base: str, rounds: int, calls: int) -> dict[str, float]:
         "openai_http": lambda: provider.complete(REQUEST, 10.0),
         "openai_client": lambda: official.chat.completions.create(**sent),
     }
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    blocks: dict[str, list[float]] = {name: [] for name in ways}
     for name, call in list(ways.items()) * (rounds + 1):
         times = []
         for _ in range(calls):
             started = time.perf_counter()
             await call()
             times.append((time.perf_counter() - started) * 1e6)
-        found[name].append(statistics.median(times))
+        blocks[name].append(statistics.median(times))
     await asyncio.gather(provider.close(), client.aclose(), official.close())
-    medians = {f"{name}_async_median_us": statistics.median(times[1:]) for name, times in found.items()}
+    medians = {f"{name}_async_median_us": statistics.median(times[1:]) for name, times in blocks.items()}
     ours_us, bare_us = medians["openai_http_async_median_us"], medians["httpx_async_median_us"]
     medians["openai_client_ratio"] = medians["openai_client_async_median_us"] / ours_us
     return {**medians, "http_async_ratio": ours_us / bare_us}

@@ -24,7 +24,7 @@ from cascade.money import Price, PriceTable
 from cascade.server.app import application
 from cascade.types import Request
 
-NEW, SAID = 300, 200
+NEW, REPLY = 300, 200
 PATHS = {"chat": "chat/completions", "responses": "responses", "messages": "messages"}
 
 
@@ -58,7 +58,7 @@ class Played:
         """Answer a turn, and work out its cost by the price list."""
         assert request.chat is not None  # noqa: S101 - the server sends chat requests
         turn = sum(message["role"] == "user" for message in request.chat.messages)
-        read, hit = self.prefix + turn * NEW + (turn - 1) * SAID, self.cached.get(request.model, 0)
+        read, hit = self.prefix + turn * NEW + (turn - 1) * REPLY, self.cached.get(request.model, 0)
         self.cached[request.model] = read
         price = PriceTable.bundled().price(request.model)
         assert price is not None  # noqa: S101 - the table has every model of `VENDORS`
@@ -75,10 +75,10 @@ class Played:
         if price.cache_write is not None:
             rate = (price.cache_write_1h or 0) if self.vendor.hour else price.cache_write
         cached = price.input if price.cached_input is None else price.cached_input
-        return -(-(new * rate + hit * cached + SAID * price.output) // 1_000)
+        return -(-(new * rate + hit * cached + REPLY * price.output) // 1_000)
 
     def _usage(self, model: str, read: int, hit: int) -> dict[str, Any]:
-        counts = {"prompt_tokens": read, "completion_tokens": SAID, "total_tokens": read + SAID}
+        counts = {"prompt_tokens": read, "completion_tokens": REPLY, "total_tokens": read + REPLY}
         form = "openai" if model.startswith("openai/") else self.vendor.form
         if form == "anthropic":  # as litellm tells it
             new, hour = read - hit, self.vendor.hour
@@ -87,18 +87,18 @@ class Played:
             return {**counts, "prompt_tokens_details": {"cached_tokens": hit, "cache_creation_token_details": split}}
         if form == "deepseek":
             return {**counts, "prompt_cache_hit_tokens": hit, "prompt_cache_miss_tokens": read - hit}
-        thoughts = {"completion_tokens_details": {"reasoning_tokens": SAID // 2}} if form == "gemini" else {}
+        thoughts = {"completion_tokens_details": {"reasoning_tokens": REPLY // 2}} if form == "gemini" else {}
         return {**counts, "prompt_tokens_details": {"cached_tokens": hit}, **thoughts}
 
 
 def body(dialect: str, model: str, turn: int, vendor: Vendor, prefix: int) -> Mapping[str, Any]:
     """Return the request of a turn, from 1, in a dialect."""
-    said = [{"role": "user", "content": "word " * prefix}]
-    said += [{"role": role, "content": "Yes."} for _ in range(turn - 1) for role in ("assistant", "user")]
+    messages = [{"role": "user", "content": "word " * prefix}]
+    messages += [{"role": role, "content": "Yes."} for _ in range(turn - 1) for role in ("assistant", "user")]
     mark = {"cache_control": {"type": "ephemeral", **({"ttl": "1h"} if vendor.hour else {})}}
     if dialect == "responses":
-        return {"model": model, "input": said, **mark}
-    return {"model": model, "messages": said, "max_tokens": 4_096, **mark}
+        return {"model": model, "input": messages, **mark}
+    return {"model": model, "messages": messages, "max_tokens": 4_096, **mark}
 
 
 async def costs(vendor: Vendor, dialect: str, models: list[str], prefix: int) -> list[int]:
@@ -114,12 +114,12 @@ async def costs(vendor: Vendor, dialect: str, models: list[str], prefix: int) ->
     async with Orchestrator.from_config(config, providers={"fake": played}) as served:
         transport = httpx.ASGITransport(application(served), client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost/v1/") as client:
-            asked = [body(dialect, model, turn, vendor, prefix) for turn, model in enumerate(models, 1)]
-            answers = [(await client.post(PATHS[dialect], json=one)).raise_for_status() for one in asked]
-    told = [round(float(answer.headers["x-cascade-cost-usd"]) * 10**9) for answer in answers]
-    if told != played.worked_out:
-        raise SystemExit(f"{dialect}: the server says {told}, and the price list {played.worked_out}")
-    return told
+            requests = [body(dialect, model, turn, vendor, prefix) for turn, model in enumerate(models, 1)]
+            answers = [(await client.post(PATHS[dialect], json=request)).raise_for_status() for request in requests]
+    billed = [round(float(answer.headers["x-cascade-cost-usd"]) * 10**9) for answer in answers]
+    if billed != played.worked_out:
+        raise SystemExit(f"{dialect}: the server says {billed}, and the price list {played.worked_out}")
+    return billed
 
 
 async def main(turns: int, prefix: int) -> None:
@@ -130,7 +130,7 @@ async def main(turns: int, prefix: int) -> None:
         ways = ([vendor.base] * turns, [vendor.guide] * turns, [vendor.base] * half + [vendor.guide] * (turns - half))
         by_dialect = {d: [await costs(vendor, d, way, prefix) for way in ways] for d in PATHS}
         base, guide, switching = by_dialect["chat"]
-        if any(found != by_dialect["chat"] for found in by_dialect.values()):
+        if any(spent != by_dialect["chat"] for spent in by_dialect.values()):
             raise SystemExit(f"{name}: the dialects differ: {by_dialect}")
         more = sum(switching[half:]) - sum(guide[half:])
         rows.append({"pair": name, "base": sum(base), "guide": sum(guide), "switching": sum(switching), "switch": more})

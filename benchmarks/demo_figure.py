@@ -40,12 +40,12 @@ class Spot(NamedTuple):
 
 def learned(splits: int) -> dict[float, Spot]:
     """Return where the certified ladders stand, by risk: means over the splits' test questions."""
-    log, found = _log(DEMO_LADDER), {}
+    log, spots = _log(DEMO_LADDER), {}
     for risk in RISKS:
         row = study(log, Promise("regret", risk, CONFIDENCE), [Fitted()], splits=splits).row(SERVED)
         if row.cost_share is not None and row.refused < splits:
-            found[risk] = Spot(row.cost_share.mean, row.right)
-    return found
+            spots[risk] = Spot(row.cost_share.mean, row.right)
+    return spots
 
 
 def alone_and_judged() -> tuple[Spot, Spot, Spot]:
@@ -78,9 +78,9 @@ def draw(path: Path, ladders: dict[float, Spot]) -> None:
         for spots, colour in (([base, guide], GREY), ([rounds], RED), (ladders.values(), BLUE)):
             axes.plot(*zip(*spots, strict=True), "o", color=colour, ms=7)
         _labels(axes, base, guide, rounds, ladders)
-        axes.set_xlim(0, 1.2 * max(one.cost for one in (guide, rounds, *ladders.values())))
+        axes.set_xlim(0, 1.2 * max(mark.cost for mark in (guide, rounds, *ladders.values())))
         axes.set_ylim(0.4, 1)
-        axes.set_yticks(np.arange(0.4, 1.01, 0.1), [f"{one:.0%}" for one in np.arange(0.4, 1.01, 0.1)])
+        axes.set_yticks(np.arange(0.4, 1.01, 0.1), [f"{mark:.0%}" for mark in np.arange(0.4, 1.01, 0.1)])
         axes.set_xlabel("cost per question ÷ cost of asking the guide every time")
         axes.set_ylabel("questions answered rightly")
         axes.spines[["top", "right"]].set_visible(False)
@@ -102,8 +102,8 @@ def _labels(axes: Any, base: Spot, guide: Spot, rounds: Spot, ladders: dict[floa
     say(middle, "a coin between the two", GREY, 12, -8)
     for risk, spot in ladders.items():
         say(spot, f"{risk:.0%}", BLUE, *((9, -9, "left") if spot.cost > guide.cost else (-7, 8, "right")))
-    told = "learned ladder, certified to be wrong where\nthe guide is right on at most this share:"
-    say(next(iter(ladders.values())), told, BLUE, -28, 84, "center")
+    legend = "learned ladder, certified to be wrong where\nthe guide is right on at most this share:"
+    say(next(iter(ladders.values())), legend, BLUE, -28, 84, "center")
 
 
 def main() -> None:
@@ -111,15 +111,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/demo-ladder.svg"))
     parser.add_argument("--splits", type=int, default=20)
-    asked = parser.parse_args()
-    ladders = learned(asked.splits)
+    given = parser.parse_args()
+    ladders = learned(given.splits)
     base, guide, rounds = alone_and_judged()
     named = {"base alone": base, "guide alone": guide, "guide judges, <= 4 rounds": rounds}
     named |= {f"learned ladder, risk {risk:g}": spot for risk, spot in ladders.items()}
     for name, spot in named.items():
         print(f"{name:28} {spot.cost:5.2f} x guide  {spot.right:6.1%} right")
-    draw(asked.out, ladders)
-    print(f"written: {asked.out}")
+    draw(given.out, ladders)
+    print(f"written: {given.out}")
 
 
 if __name__ == "__main__":

@@ -115,14 +115,14 @@ def watched(null: str, n: int) -> Monitor:
 
 def delay(start: Monitor, quiet: int, streams: int) -> Delay:
     """Return how long after `quiet` audits at 10 % a rate of 25 % is found."""
-    chance, found, early = np.random.default_rng(3), [], 0
+    chance, waits, early = np.random.default_rng(3), [], 0
     for _ in range(streams):
         calm = fed(start, chance.random(quiet) < BEFORE)
         early += calm.alarmed
         if not calm.alarmed:
             after = fed(calm, chance.random(LONGEST) < AFTER)
-            found.append(after.audits - quiet if after.alarmed else LONGEST + 1)
-    return Delay(streams, early, _of(found, 0.5), _of(found, 0.95))
+            waits.append(after.audits - quiet if after.alarmed else LONGEST + 1)
+    return Delay(streams, early, _of(waits, 0.5), _of(waits, 0.95))
 
 
 def _of(delays: list[int], share: float) -> int | None:

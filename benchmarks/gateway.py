@@ -44,12 +44,12 @@ KEY = f"sk-{secrets.token_hex(32)}"
 """LiteLLM's proxy starts with no key that others may know."""
 MESSAGES = [{"role": "user", "content": "Which river flows through Vienna?"}]
 _USAGE = {"prompt_tokens": 20, "completion_tokens": 8, "total_tokens": 28}
-_SAID = "The Danube flows through Vienna."
+_TEXT = "The Danube flows through Vienna."
 
 
 def completion() -> dict[str, Any]:
     """Return what the backend answers."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": _SAID}, "finish_reason": "stop"}
+    choice = {"index": 0, "message": {"role": "assistant", "content": _TEXT}, "finish_reason": "stop"}
     return {
         "id": "1",
         "object": "chat.completion",
@@ -63,9 +63,9 @@ def completion() -> dict[str, Any]:
 def chunks() -> list[dict[str, Any]]:
     """Return what the backend streams."""
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "small"}
-    words = [{"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None} for word in _SAID.split()]
+    words = [{"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None} for word in _TEXT.split()]
     ending = {"index": 0, "delta": {}, "finish_reason": "stop"}
-    return [*({**head, "choices": [one]} for one in (*words, ending)), {**head, "choices": [], "usage": _USAGE}]
+    return [*({**head, "choices": [choice]} for choice in (*words, ending)), {**head, "choices": [], "usage": _USAGE}]
 
 
 def _response(body: bytes, kind: str) -> bytes:
@@ -110,7 +110,7 @@ class Backend(Messages):
     """Answers every request at once."""
 
     whole = _response(json.dumps(completion()).encode(), "application/json")
-    events = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in chunks()) + b"data: [DONE]\n\n"
+    events = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks()) + b"data: [DONE]\n\n"
     streamed = _response(events, "text/event-stream")
 
     def message(self, message: bytes) -> None:
@@ -141,7 +141,7 @@ class Asking(Messages):
     def message(self, message: bytes) -> None:
         """Note an answer, and ask again."""
         self._times.append(time.perf_counter() - self._sent)
-        if not message.startswith(b"HTTP/1.1 200") or _SAID.split()[1].encode() not in message:
+        if not message.startswith(b"HTTP/1.1 200") or _TEXT.split()[1].encode() not in message:
             self._fail(message)
         else:
             self._ask()
@@ -225,9 +225,9 @@ class Target(NamedTuple):
 
 def free_port() -> int:
     """Return a port that nobody listens on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -320,38 +320,38 @@ def firstpass(programs: Path, folder: str, behind: int) -> Iterator[tuple[int, i
 
 def measured(targets: dict[str, Target], rounds: int, count: int) -> dict[int, dict[str, list[Load]]]:
     """Measure all targets in turns, at each number of connections."""
-    found: dict[int, dict[str, list[Load]]] = {}
+    measures: dict[int, dict[str, list[Load]]] = {}
     for connections in CONNECTIONS if rounds else ():
-        by_name = found[connections] = {name: list[Load]() for name in targets}
+        by_name = measures[connections] = {name: list[Load]() for name in targets}
         for turn in range(rounds + 1):
             for name, target in targets.items():
                 measure = uvloop.run(load(target, connections, max(count, 2 * connections)))
                 if turn:  # the first one warms up
                     by_name[name].append(measure)
-    return found
+    return measures
 
 
-def gains(found: dict[int, dict[str, list[Load]]], name: str) -> None:
+def gains(measures: dict[int, dict[str, list[Load]]], name: str) -> None:
     """Print how many requests a target answers for each one that a single process does."""
-    for connections, by_name in found.items():
+    for connections, by_name in measures.items():
         pairs = zip(by_name[name], by_name["pass-through"], strict=True)
         times = [several.per_s / single.per_s for several, single in pairs]
         spread = f"{min(times):.2f} to {max(times):.2f}"
         print(f"{connections:11d} {name}: {statistics.median(times):.2f} times one process ({spread})")
 
 
-def show(found: dict[int, dict[str, list[Load]]], targets: dict[str, Target]) -> None:
+def show(measures: dict[int, dict[str, list[Load]]], targets: dict[str, Target]) -> None:
     """Print medians over rounds, and what each target adds to the direct calls of the same round."""
     print(
         f"{'connections':>11} {'target':22} {'req/s':>7} {'p50 ms':>7} {'p99 ms':>7} {'added p50':>9} {'of direct':>9} "
         f"{'CPU ms':>7}"
     )
-    for connections, by_name in found.items():
+    for connections, by_name in measures.items():
         direct = by_name["direct"]
         for name, loads in by_name.items():
             calls = targets[name].calls
-            added = [one.p50_ms - calls * base.p50_ms for one, base in zip(loads, direct, strict=True)]
-            share = [one.per_s / base.per_s for one, base in zip(loads, direct, strict=True)]
+            added = [run.p50_ms - calls * base.p50_ms for run, base in zip(loads, direct, strict=True)]
+            share = [run.per_s / base.per_s for run, base in zip(loads, direct, strict=True)]
             middle = [statistics.median(values) for values in zip(*loads, strict=True)]
             print(
                 f"{connections:11d} {name:22} {middle[0]:7.0f} {middle[1]:7.2f} {middle[2]:7.2f} "
@@ -359,11 +359,11 @@ def show(found: dict[int, dict[str, list[Load]]], targets: dict[str, Target]) ->
             )
 
 
-def show_ledger(found: dict[int, dict[str, list[Load]]]) -> None:
+def show_ledger(measures: dict[int, dict[str, list[Load]]]) -> None:
     """Print the rate with a ledger over that without, of each round."""
-    for connections, by_name in found.items():
+    for connections, by_name in measures.items():
         pairs = zip(by_name["pass-through, ledger"], by_name["pass-through"], strict=True)
-        shares = [one.per_s / base.per_s for one, base in pairs]
+        shares = [ledger.per_s / base.per_s for ledger, base in pairs]
         print(f"{connections:11d} with a ledger / without: {statistics.median(shares):.3f} (least {min(shares):.3f})")
 
 
@@ -378,9 +378,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400, help="requests of one measurement")
     parser.add_argument("--streams", type=int, default=0)
     parser.add_argument("--ledger", help="the URL of a store of caps, whose sums stay in it")
-    asked = parser.parse_args()
-    if asked.backend:
-        uvloop.run(backend(asked.backend))
+    given = parser.parse_args()
+    if given.backend:
+        uvloop.run(backend(given.backend))
         return
     behind, port = free_port(), free_port()
     print(
@@ -400,31 +400,31 @@ def main() -> None:
             "pass-through, stream": Target.of(served.pid, port, "small", stream=True),
         }
         with ExitStack() as peers:
-            if asked.litellm is not None:
-                proxy = peers.enter_context(litellm(asked.litellm, folder, behind))
+            if given.litellm is not None:
+                proxy = peers.enter_context(litellm(given.litellm, folder, behind))
                 targets["LiteLLM proxy"] = Target.of(*proxy, "small")
                 calling = peers.enter_context(serve(folder, behind, by="litellm"))
                 targets["provider litellm"] = Target.of(*calling, "small")
-            if asked.firstpass is not None:
-                proxy = peers.enter_context(firstpass(asked.firstpass, folder, behind))
+            if given.firstpass is not None:
+                proxy = peers.enter_context(firstpass(given.firstpass, folder, behind))
                 targets["firstpass proxy"] = Target.of(*proxy, "small")
-            if asked.ledger is not None:
-                capped = peers.enter_context(serve(folder, behind, ledger=asked.ledger))
+            if given.ledger is not None:
+                capped = peers.enter_context(serve(folder, behind, ledger=given.ledger))
                 targets = {name: targets[name] for name in ("direct", "pass-through")}
                 targets["pass-through, ledger"] = Target.of(*capped, "small")
-            several = f"{asked.workers} workers"
-            if asked.workers:
-                busy = peers.enter_context(serve(folder, behind, "--workers", str(asked.workers)))
+            several = f"{given.workers} workers"
+            if given.workers:
+                busy = peers.enter_context(serve(folder, behind, "--workers", str(given.workers)))
                 targets[several] = Target.of(*busy, "small")
-            found = measured(targets, asked.rounds, asked.count)
-            show(found, targets)
-            if asked.ledger is not None:
-                show_ledger(found)
-            if asked.workers:
-                gains(found, several)
-        if asked.streams:
-            one = uvloop.run(load(targets["pass-through, stream"], asked.streams, 5 * asked.streams))
-            print(f"{asked.streams} streams at once: {one.per_s:.0f} a second, p50 {one.p50_ms:.0f} ms, no error")
+            measures = measured(targets, given.rounds, given.count)
+            show(measures, targets)
+            if given.ledger is not None:
+                show_ledger(measures)
+            if given.workers:
+                gains(measures, several)
+        if given.streams:
+            rate = uvloop.run(load(targets["pass-through, stream"], given.streams, 5 * given.streams))
+            print(f"{given.streams} streams at once: {rate.per_s:.0f} a second, p50 {rate.p50_ms:.0f} ms, no error")
 
 
 if __name__ == "__main__":

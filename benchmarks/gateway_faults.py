@@ -48,7 +48,7 @@ MODELS, EACH, AT_ONCE = 16, 3, 16
 the model's circuit, so that there would be no fault to see."""
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _WHOLE = json.dumps(completion()).encode()
-_STREAMED = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in chunks()) + b"data: [DONE]\n\n"
+_STREAMED = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks()) + b"data: [DONE]\n\n"
 _EVENT = _STREAMED[: _STREAMED.index(b"\n\n") + 2]
 _FLOOD = 64 * 2**10
 
@@ -74,10 +74,10 @@ class Hostile(Messages):
 
     def message(self, message: bytes) -> None:
         """Begin to misbehave."""
-        asked = json.loads(message.partition(b"\r\n\r\n")[2])
-        fault = asked["model"].rpartition("-")[0]
+        request = json.loads(message.partition(b"\r\n\r\n")[2])
+        fault = request["model"].rpartition("-")[0]
         Hostile.calls[fault] += 1
-        self._task = asyncio.ensure_future(_ALL[fault].does(self, bool(asked.get("stream"))))
+        self._task = asyncio.ensure_future(_ALL[fault].does(self, bool(request.get("stream"))))
 
     def pause_writing(self) -> None:
         """Wait until the other side has read."""
@@ -267,10 +267,10 @@ class Gateway(NamedTuple):
     def waited_s(self) -> float:
         """Return how long it and this process have waited for a core so far; 0 where the system does not count."""
         try:
-            told = [Path(f"/proc/{one}/schedstat").read_text("ascii") for one in (self.process, os.getpid())]
+            stats = [Path(f"/proc/{pid}/schedstat").read_text("ascii") for pid in (self.process, os.getpid())]
         except OSError:
             return 0.0
-        return sum(int(one.split()[1]) for one in told) / 1e9
+        return sum(int(line.split()[1]) for line in stats) / 1e9
 
 
 async def ended(to: Gateway, model: str, deadline_s: float, *, stream: bool) -> Ended:
@@ -302,18 +302,18 @@ async def asked_often(
     """Ask for models in turns, so many requests at once."""
     places, names = asyncio.Semaphore(at_once), itertools.cycle(models)
 
-    async def one(model: str) -> Ended:
+    async def ask(model: str) -> Ended:
         async with places:
             return await ended(to, model, deadline_s, stream=stream)
 
-    return await asyncio.gather(*(one(next(names)) for _ in range(count)))
+    return await asyncio.gather(*(ask(next(names)) for _ in range(count)))
 
 
 def raised(port: int, model: str, *, stream: bool) -> tuple[str, str]:
     """Return what the official client libraries raise."""
     headers, base = {"x-cascade-deadline-s": str(DEADLINE_S)}, f"http://127.0.0.1:{port}"
     fields: Any = {"model": model, "messages": MESSAGES, "max_tokens": 100, "stream": stream, "extra_headers": headers}
-    found = []
+    errors = []
     with (
         openai.OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0) as first,
         anthropic.Anthropic(base_url=base, api_key="none", max_retries=0) as second,
@@ -323,10 +323,10 @@ def raised(port: int, model: str, *, stream: bool) -> tuple[str, str]:
                 for _ in create(**fields):
                     pass
             except (openai.APIError, anthropic.APIError) as error:
-                found.append(type(error).__name__)
+                errors.append(type(error).__name__)
             else:
-                found.append("nothing")
-    return found[0], found[1]
+                errors.append("nothing")
+    return errors[0], errors[1]
 
 
 def models_of(fault: str, *, stream: bool) -> list[str]:
@@ -345,12 +345,12 @@ async def faults(to: Gateway, names: Iterable[str]) -> bool:
         wanted = FAULTS[fault]
         for stream, status in ((False, wanted.plain), (True, wanted.stream)):
             before, (*models, last) = Hostile.calls[fault], models_of(fault, stream=stream)
-            found = await asked_often(to, models, count, AT_ONCE, DEADLINE_S, stream=stream)
+            ended = await asked_often(to, models, count, AT_ONCE, DEADLINE_S, stream=stream)
             calls = (Hostile.calls[fault] - before) / count
             classes = await asyncio.to_thread(raised, to.port, last, stream=stream)
-            times, got = sorted(one.seconds for one in found), Counter(one.status for one in found)
-            late_ms, own_ms = (1e3 * max(some) for some in zip(*(one[:2] for one in found), strict=True))
-            all_found += found
+            times, got = sorted(end.seconds for end in ended), Counter(end.status for end in ended)
+            late_ms, own_ms = (1e3 * max(some) for some in zip(*(end[:2] for end in ended), strict=True))
+            all_found += ended
             # 504 also where the deadline came during another try.
             fine = {*got} <= {status, 504} and classes in (RAISED[status], RAISED[504])
             right = right and fine and own_ms <= 1e3 * SLACK_S
@@ -360,7 +360,7 @@ async def faults(to: Gateway, names: Iterable[str]) -> bool:
                 f"{'' if fine else '  NOT AS IT MUST BE'}",
                 flush=True,
             )
-    for what, late in (("late", [one.late_s for one in all_found]), ("waits apart", [one.own_s for one in all_found])):
+    for what, late in (("late", [end.late_s for end in all_found]), ("waits apart", [end.own_s for end in all_found])):
         late.sort()
         p99_ms, most_ms = 1e3 * late[int(0.99 * len(late))], 1e3 * late[-1]
         print(f"{len(late)} requests, {what}: {p99_ms:.1f} ms (p99), {most_ms:.1f} ms (the most)")
@@ -373,12 +373,12 @@ async def counted(to: Gateway, count: int) -> bool:
     right = True
     for fault in COUNTED:
         before = Hostile.calls[fault]
-        found = await asked_often(to, [models_of(fault, stream=False)[0]], count, 2 * AT_ONCE, 30.0, stream=False)
-        made = Hostile.calls[fault] - before
-        fine = made <= MOST.get(fault, 1.2) * count
+        ended = await asked_often(to, [models_of(fault, stream=False)[0]], count, 2 * AT_ONCE, 30.0, stream=False)
+        sent = Hostile.calls[fault] - before
+        fine = sent <= MOST.get(fault, 1.2) * count
         right = right and fine
-        got = dict(sorted(Counter(one.status for one in found).items()))
-        print(f"{fault:26} {count:8d} {made:8d} {made / count:6.2f}  {got}{'' if fine else '  TOO MANY'}", flush=True)
+        got = dict(sorted(Counter(end.status for end in ended).items()))
+        print(f"{fault:26} {count:8d} {sent:8d} {sent / count:6.2f}  {got}{'' if fine else '  TOO MANY'}", flush=True)
     return right
 
 
@@ -428,12 +428,12 @@ def main() -> None:
     parser.add_argument("--planned", type=int, default=2_000, help="calls of each line of the second table")
     parser.add_argument("--only", choices=FAULTS, help="one fault, without the second table")
     parser.add_argument("--times", type=int, default=1, help="how often, with a new server each time")
-    asked = parser.parse_args()
+    given = parser.parse_args()
     gc.disable()  # a full collection of what the two client libraries make would stop the clock for 0.05 to 0.1 s
     print(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"deadline {DEADLINE_S} s, {MODELS * EACH} requests a line, {AT_ONCE} at once")
-    names, planned, right = [asked.only] if asked.only else list(FAULTS), 0 if asked.only else asked.planned, True
-    for _ in range(asked.times):
+    names, planned, right = [given.only] if given.only else list(FAULTS), 0 if given.only else given.planned, True
+    for _ in range(given.times):
         behind = free_port()
         with tempfile.TemporaryDirectory() as folder:
             to = partial(serving, folder, behind)

@@ -83,7 +83,7 @@ class Gateways:
                 "budget": {"caps": caps, "store": url},
                 "server": {
                     "port": port,
-                    "keys": [{"name": f"key{number}", "sha256": one} for number, one in enumerate(hashes)],
+                    "keys": [{"name": f"key{number}", "sha256": digest} for number, digest in enumerate(hashes)],
                 },
             }
             (folder / f"{port}.yaml").write_text(json.dumps(config), "utf-8")
@@ -112,9 +112,9 @@ class Gateways:
 
     def end(self) -> None:
         """Kill them all."""
-        for one in self._running:
-            one.kill()
-            one.wait()
+        for process in self._running:
+            process.kill()
+            process.wait()
 
 
 def skewed(rng: random.Random, count: int) -> int:
@@ -134,71 +134,71 @@ class Answers:
     def __init__(self) -> None:
         self.statuses, self.traces, self.first = Counter[int](), list[str](), asyncio.Event()
 
-    def take(self, said: httpx.Response) -> None:
+    def take(self, answer: httpx.Response) -> None:
         """Note an answer. A stream that ends with an error was none: its store or its provider failed midway."""
-        broke = "event-stream" in said.headers["content-type"] and not said.text.endswith("data: [DONE]\n\n")
-        self.statuses[0 if broke else said.status_code] += 1
+        broke = "event-stream" in answer.headers["content-type"] and not answer.text.endswith("data: [DONE]\n\n")
+        self.statuses[0 if broke else answer.status_code] += 1
         self.first.set()
-        if said.status_code == 200 and not broke:
-            self.traces.append(said.headers["x-cascade-trace-id"])
+        if answer.status_code == 200 and not broke:
+            self.traces.append(answer.headers["x-cascade-trace-id"])
 
 
-async def client(gateways: Gateways, found: Answers, rng: random.Random, asked_for: argparse.Namespace) -> None:
+async def client(gateways: Gateways, answers: Answers, rng: random.Random, asked_for: argparse.Namespace) -> None:
     """Ask one gateway after another, plain and streamed, until cancelled or all is asked."""
-    asked: dict[str, Any] = {"model": "cascade", "messages": [{"role": "user", "content": "Hi"}]}
+    chat: dict[str, Any] = {"model": "cascade", "messages": [{"role": "user", "content": "Hi"}]}
     async with httpx.AsyncClient(timeout=30, trust_env=False) as asking:
-        while found.statuses.total() < asked_for.requests:
+        while answers.statuses.total() < asked_for.requests:
             url = f"http://127.0.0.1:{rng.choice(gateways.ports)}/v1/chat/completions"
             headers = {"authorization": f"Bearer {KEYS[skewed(rng, len(KEYS))]}"}
-            body = {**asked, "user": f"user{skewed(rng, USERS)}", "stream": rng.random() < 0.5}
+            body = {**chat, "user": f"user{skewed(rng, USERS)}", "stream": rng.random() < 0.5}
             body["max_tokens"] = rng.choice(MOST_TOKENS)
             try:
                 async with asyncio.timeout(0.3 * rng.random() if rng.random() < asked_for.leaves else None):
-                    found.take(await asking.post(url, json=body, headers=headers))
+                    answers.take(await asking.post(url, json=body, headers=headers))
             except TimeoutError:
-                found.statuses[499] += 1
+                answers.statuses[499] += 1
             except httpx.TransportError:  # killed, or not there yet
-                found.statuses[0] += 1
+                answers.statuses[0] += 1
                 await asyncio.sleep(0.2)
 
 
 class Tried(NamedTuple):
     """What the clients got, how many processes were killed, and how often connections to the database were."""
 
-    found: Answers
+    answers: Answers
     kills: int
     cuts: int
 
 
-async def tried(asked: argparse.Namespace, folder: Path, caps: list[dict[str, Any]]) -> Tried:
+async def tried(given: argparse.Namespace, folder: Path, caps: list[dict[str, Any]]) -> Tried:
     """Let clients ask, processes die and connections break."""
-    rng, found, done, behind = random.Random(asked.seed), Answers(), [0, 0], free_port()
+    rng, answers, done, behind = random.Random(given.seed), Answers(), [0, 0], free_port()
     server = await asyncio.get_running_loop().create_server(Provider, "127.0.0.1", behind)
-    gateways = Gateways(folder, asked.gateways, behind, asked.postgres, caps)
-    clients = [asyncio.create_task(client(gateways, found, random.Random(n), asked)) for n in range(asked.clients)]
+    gateways = Gateways(folder, given.gateways, behind, given.postgres, caps)
+    clients = [asyncio.create_task(client(gateways, answers, random.Random(n), given)) for n in range(given.clients)]
     try:
-        await found.first.wait()
-        ends = time.monotonic() + asked.seconds
-        while time.monotonic() < ends and not all(one.done() for one in clients):
-            await asyncio.sleep(asked.pause)
-            if done[0] + done[1] >= asked.kills:
+        await answers.first.wait()
+        ends = time.monotonic() + given.seconds
+        while time.monotonic() < ends and not all(task.done() for task in clients):
+            await asyncio.sleep(given.pause)
+            if done[0] + done[1] >= given.kills:
                 continue
             cut = rng.random() < 0.5
             await (
-                asyncio.to_thread(gateways.disconnect, asked.postgres)
+                asyncio.to_thread(gateways.disconnect, given.postgres)
                 if cut
-                else asyncio.to_thread(gateways.kill, rng.randrange(asked.gateways))
+                else asyncio.to_thread(gateways.kill, rng.randrange(given.gateways))
             )
             done[cut] += 1
-            print(f"{dict(sorted(found.statuses.items()))}, {Provider.calls} calls", flush=True)
+            print(f"{dict(sorted(answers.statuses.items()))}, {Provider.calls} calls", flush=True)
         await asyncio.sleep(PAUSE_S)  # calls whose clients have left come to their ends
     finally:
         await asyncio.to_thread(gateways.end)
-        for one in clients:
-            one.cancel()
+        for task in clients:
+            task.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
         server.close()
-    return Tried(found, *done)
+    return Tried(answers, *done)
 
 
 def emptied(url: str) -> SqlLedger:
@@ -215,8 +215,8 @@ def lost(url: str, traces: list[str]) -> int:
     import psycopg
 
     with psycopg.connect(url) as connection:
-        there = {one for (one,) in connection.execute("SELECT episode_id FROM episodes").fetchall()}
-    return sum(one not in there for one in traces)
+        there = {trace for (trace,) in connection.execute("SELECT episode_id FROM episodes").fetchall()}
+    return sum(trace not in there for trace in traces)
 
 
 def main() -> None:
@@ -232,14 +232,14 @@ def main() -> None:
     parser.add_argument("--kills", type=float, default=math.inf, help="at most so many kills and cuts")
     parser.add_argument("--cap", type=int, default=800, help="calls that the total, and the day, allow")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    given = parser.parse_args()
     print(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    ledger, total = emptied(asked.postgres), asked.cap * PRICE
+    ledger, total = emptied(given.postgres), given.cap * PRICE
     least = total * 3 // 10
     sizes = (("all", None, total), ("all", "day", total), ("key", None, least), ("user", None, least))
     caps = [{"per": scope, "window": window, "usd": size / 1e9} for scope, window, size in sizes]
     with tempfile.TemporaryDirectory() as folder:
-        done = asyncio.run(tried(asked, Path(folder), caps))
+        done = asyncio.run(tried(given, Path(folder), caps))
     overdue = ledger.recover(datetime.now(UTC).timestamp())
     open_ = ledger.recover(1e15)
     day = f"all day:{datetime.now(UTC).date()}"
@@ -249,30 +249,30 @@ def main() -> None:
         **{f"user:user{number}": least for number in range(USERS)},
     }
     stands = {name: ledger.account(name) for name in accounts}
-    billed, answered = PRICE * Provider.calls, done.found.statuses[200]
-    missing = lost(asked.postgres, done.found.traces)
+    billed, answered = PRICE * Provider.calls, done.answers.statuses[200]
+    missing = lost(given.postgres, done.answers.traces)
     print(
-        f"{asked.gateways} gateways, {asked.clients} clients, {done.kills} SIGKILLs, {done.cuts} times half of the "
-        f"connections to the database cut; answered by status {dict(sorted(done.found.statuses.items()))} (0: the "
+        f"{given.gateways} gateways, {given.clients} clients, {done.kills} SIGKILLs, {done.cuts} times half of the "
+        f"connections to the database cut; answered by status {dict(sorted(done.answers.statuses.items()))} (0: the "
         "connection or the stream broke, 499: the client left)"
     )
     print(
         f"{Provider.calls} calls reached the provider, which bills {billed}; on record {stands['all'].spent} of at "
         f"most {total}; at the end {open_} holds were open and {overdue} overdue, all booked in full"
     )
-    for name, one in stands.items():
-        print(f"{name:16} {one.spent:9d} of {accounts[name]:9d}, {100 * one.spent / accounts[name]:5.1f} %")
+    for name, stand in stands.items():
+        print(f"{name:16} {stand.spent:9d} of {accounts[name]:9d}, {100 * stand.spent / accounts[name]:5.1f} %")
     print(f"{missing} of {answered} answers have no trace")
     right = (
         answered * PRICE <= billed <= stands["all"].spent
         and missing == 0
-        and all(one.spent <= accounts[name] and one.held == 0 for name, one in stands.items())
+        and all(stand.spent <= accounts[name] and stand.held == 0 for name, stand in stands.items())
     )
-    kinds = [(label(name).partition(":")[0], one.spent) for name, one in stands.items()]
+    kinds = [(label(name).partition(":")[0], stand.spent) for name, stand in stands.items()]
     sums = {kind: sum(spent for of, spent in kinds if of == kind) for kind in KINDS}
     print("on record / bill:", ", ".join(f"{kind} {spent / billed:.4f}" for kind, spent in sums.items()))
     right = right and all(billed <= spent for spent in sums.values())
-    right = right and (asked.requests == math.inf or all(spent <= 1.05 * billed for spent in sums.values()))
+    right = right and (given.requests == math.inf or all(spent <= 1.05 * billed for spent in sums.values()))
     print("holds" if right else "DOES NOT HOLD")
     ledger.close()
     raise SystemExit(not right)

@@ -57,10 +57,10 @@ def rate(ledger: MemoryLedger | SqlLedger, threads: int, count: int, caps: Calla
 
     running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     started, used = time.perf_counter(), time.process_time()
-    for one in running:
-        one.start()
-    for one in running:
-        one.join()
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
     done = threads * count
     return Rate(done / (time.perf_counter() - started), done / (time.process_time() - used))
 
@@ -169,17 +169,17 @@ def killed(url: str, seconds: float, seed: int) -> None:
     right = (
         billed <= total.spent <= caps["total"]
         and total.held == 0
-        and all(one.spent <= caps[name] and one.held == 0 for name, one in keys.items())
-        and billed <= sum(one.spent for one in keys.values())
+        and all(account.spent <= caps[name] and account.held == 0 for name, account in keys.items())
+        and billed <= sum(account.spent for account in keys.values())
     )
     print("holds" if right else "DOES NOT HOLD")
     ledger.close()
     raise SystemExit(not right)
 
 
-def show(ledger: str, accounts: str, threads: int, found: Rate) -> None:
+def show(ledger: str, accounts: str, threads: int, measured: Rate) -> None:
     """Print one line."""
-    print(f"{ledger:20} {accounts:28} {threads:7d} {found.per_s:14,.0f} {found.per_cpu_s:15,.0f}")
+    print(f"{ledger:20} {accounts:28} {threads:7d} {measured.per_s:14,.0f} {measured.per_cpu_s:15,.0f}")
 
 
 def main() -> None:
@@ -188,10 +188,10 @@ def main() -> None:
     parser.add_argument("--postgres", help="the URL of a database whose tables of a ledger may be dropped")
     parser.add_argument("--kill", type=float, default=0.0, help="for so many seconds")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    given = parser.parse_args()
     print(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f}")
-    if asked.kill:
-        killed(asked.postgres, asked.kill, asked.seed)
+    if given.kill:
+        killed(given.postgres, given.kill, given.seed)
 
     def own(number: int) -> dict[str, int]:
         return {f"key:{number}": CAP}
@@ -208,8 +208,8 @@ def main() -> None:
         ledger = SqlLedger(f"sqlite:///{folder / 'ledger.db'}")
         show("SQLite, synchronous", "a key's own", 1, rate(ledger, 1, 100, own))
         ledger.close()
-        if asked.postgres:
-            ledger = emptied(asked.postgres)
+        if given.postgres:
+            ledger = emptied(given.postgres)
             for caps, says in ((own, "a key's own"), (total, "a key's, a day's, the total")):
                 rate(ledger, 16, 3, caps)
                 show("PostgreSQL", says, 16, rate(ledger, 16, 100, caps))

@@ -141,7 +141,7 @@ class Service(NamedTuple):
     policy: Policy
     kappa: float
 
-    def kept(self, world: World, traffic: Traffic) -> Bools:
+    def by_base(self, world: World, traffic: Traffic) -> Bools:
         """Return which turns the base answers; the guide answers the rest of the conversation."""
         stops = stops_of(self.policy, traffic.log(np.zeros(traffic.of.size, dtype=np.bool_)), promise_of(world.modes))
         since = ConversationTurns(np.arange(traffic.of.size), traffic.of).served(stops(self.kappa)).since
@@ -183,7 +183,7 @@ def audited(world: World, service: Service, rng: np.random.Generator) -> Iterato
     first = np.array([under_way.get(number, 0) for number in range(int(traffic.of[-1]) + 1)])
     rest = index >= first[traffic.of]
     traffic = Traffic(traffic.doubt[rest], traffic.chance[rest], traffic.of[rest])
-    differs = service.kept(world, traffic) & (rng.random(traffic.of.size) < traffic.chance)
+    differs = service.by_base(world, traffic) & (rng.random(traffic.of.size) < traffic.chance)
     turns = {number: deque(rows) for number, rows in groupby(range(differs.size), key=traffic.of.__getitem__)}
     waiting = deque([*under_way, *(number for number in turns if number not in under_way)])
     served = [waiting.popleft() for _ in range(OPEN)]
@@ -242,10 +242,10 @@ def shares(world: World, loops: int) -> Shares:
     looks = ((look(world, rng, number) for number in range(1, LOOKS + 1)) for _ in range(loops))
     services = [service for each in looks if (service := next(filter(None, each), None))]
     traffic = world.traffic(rng, TRAFFIC)
-    kept = [service.kept(world, traffic) for service in services]
-    rates = [float((traffic.chance * turns).mean()) for turns in kept]
+    masks = [service.by_base(world, traffic) for service in services]
+    rates = [float((traffic.chance * turns).mean()) for turns in masks]
     sound = [service for service, rate in zip(services, rates, strict=True) if rate <= world.risk]
-    after = sum(turns.mean() for turns, rate in zip(kept, rates, strict=True) if rate <= world.risk)
+    after = sum(turns.mean() for turns, rate in zip(masks, rates, strict=True) if rate <= world.risk)
     false = sum(alarm_of(world, service, rng) is not None for service in sound)
     worse = tuple((share, tuple(turn._replace(differs=flat(DRIFT)) for turn in turns)) for share, turns in world.kinds)
     drifted = world._replace(kinds=worse)
@@ -268,13 +268,13 @@ def main() -> None:
     loops = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     print(f"{loops} loops, up to {LOOKS} looks at {CONVERSATIONS} conversations, {AUDITS} audits; delta {DELTA}.")
     for world in WORLDS:
-        found = shares(world, loops)
-        print(f"{world.name}: promoted {found.promoted:.3f}; of all requests {found.lost:.4f} are lost")
-        print(f"  more than {world.risk:g}: {found.false:.3f} of the promotions (bar {bound(DELTA, loops):.3f})")
-        if found.sound:
-            print(f"  false alarms {found.false_alarms:.3f} (bar {bound(LEVEL, found.sound):.3f}) without drift")
-            when = "never" if found.median is None else f"median after {found.median} audits"
-            print(f"  after a drift {found.lost_after:.4f} are lost: alarm {found.alarms:.3f}, {when}", flush=True)
+        result = shares(world, loops)
+        print(f"{world.name}: promoted {result.promoted:.3f}; of all requests {result.lost:.4f} are lost")
+        print(f"  more than {world.risk:g}: {result.false:.3f} of the promotions (bar {bound(DELTA, loops):.3f})")
+        if result.sound:
+            print(f"  false alarms {result.false_alarms:.3f} (bar {bound(LEVEL, result.sound):.3f}) without drift")
+            when = "never" if result.median is None else f"median after {result.median} audits"
+            print(f"  after a drift {result.lost_after:.4f} are lost: alarm {result.alarms:.3f}, {when}", flush=True)
 
 
 if __name__ == "__main__":

@@ -98,14 +98,14 @@ def overhead() -> dict[str, float]:
         timed_us(lambda: cascade.ask(QUESTION), 300)
         asks = timed_us(lambda: cascade.ask(QUESTION), 5_000)
         awaited = asked_us(cascade, 1_000)
-    found = {"ask_median_us": asks[len(asks) // 2], "ask_p99_us": asks[int(len(asks) * 0.99)]}
-    found["aask_median_us"] = awaited[len(awaited) // 2]
+    figures = {"ask_median_us": asks[len(asks) // 2], "ask_p99_us": asks[int(len(asks) * 0.99)]}
+    figures["aask_median_us"] = awaited[len(awaited) // 2]
     try:
         from cascade.providers.litellm import load_litellm
 
         litellm = load_litellm()
     except MissingExtraError:
-        return found
+        return figures
     message = [{"role": "user", "content": QUESTION}]
 
     def mocked() -> object:
@@ -113,9 +113,9 @@ def overhead() -> dict[str, float]:
 
     timed_us(mocked, 20)
     calls = timed_us(mocked, 200)
-    found["litellm_mock_median_us"] = calls[len(calls) // 2]
-    found["litellm_ratio"] = found["litellm_mock_median_us"] / found["ask_median_us"]
-    return found
+    figures["litellm_mock_median_us"] = calls[len(calls) // 2]
+    figures["litellm_ratio"] = figures["litellm_mock_median_us"] / figures["ask_median_us"]
+    return figures
 
 
 def certified(rounds: int = 8, asks: int = 400) -> dict[str, float]:
@@ -124,18 +124,18 @@ def certified(rounds: int = 8, asks: int = 400) -> dict[str, float]:
     cascade["models"] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
     plan = tuple([Node(f"round {at + 1} {source}", at) for at in range(ROUNDS) for source in ("base", "guide")])
     bare, promise = PolicyDirectory(plan, Uala()), Promise("coverage", 0.1)
-    held = Certificate(
+    certificate = Certificate(
         promise, n=99, losses=9.0, kappa=0.3, level=None, created="2026-11-21", data_sha256="0" * 64,
         policy_sha256=bare.policy_sha256, made_for={**made_for(load(cascade)), "shown": SHOWN},
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as plain:
-        replace(bare, promise=promise).certified(held).write(folder)
+        replace(bare, promise=promise).certified(certificate).write(folder)
         bare.write(plain)
-        asked = {"guarantee": {"promise": "coverage", "risk": 0.1}, "audits": {"probability": 1e-9}}
+        terms = {"guarantee": {"promise": "coverage", "risk": 0.1}, "audits": {"probability": 1e-9}}
         provider = FakeProvider(SCRIPT, keep=0)
         with (
             Orchestrator.from_config({**cascade, "policy": plain}, providers={"fake": provider}) as without,
-            Orchestrator.from_config({**cascade, "policy": folder, **asked}, providers={"fake": provider}) as under,
+            Orchestrator.from_config({**cascade, "policy": folder, **terms}, providers={"fake": provider}) as under,
         ):
             if under.ask(QUESTION).certificate is None:
                 raise SystemExit("the certificate does not hold")
@@ -197,21 +197,21 @@ LIMITS: dict[str, tuple[str, float]] = {
 def main() -> None:
     """Measure and print."""
     long = "--long" in sys.argv
-    found: dict[str, float] = {"import_cascade_s": import_s("import cascade; cascade.Orchestrator", 7)}
-    found |= overhead()
-    if "litellm_ratio" in found:
-        found["import_litellm_s"] = import_s("import litellm", 3)
-        found["import_ratio"] = found["import_litellm_s"] / found["import_cascade_s"]
-    found |= certified()
-    found |= chat() | http()
-    found |= asyncio.run(concurrent(1_000))
-    found |= memory(100_000 if long else 10_000)
+    figures: dict[str, float] = {"import_cascade_s": import_s("import cascade; cascade.Orchestrator", 7)}
+    figures |= overhead()
+    if "litellm_ratio" in figures:
+        figures["import_litellm_s"] = import_s("import litellm", 3)
+        figures["import_ratio"] = figures["import_litellm_s"] / figures["import_cascade_s"]
+    figures |= certified()
+    figures |= chat() | http()
+    figures |= asyncio.run(concurrent(1_000))
+    figures |= memory(100_000 if long else 10_000)
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     if "--json" in sys.argv:
-        print(json.dumps({"date": datetime.now(UTC).date().isoformat(), "machine": machine, **found}))
+        print(json.dumps({"date": datetime.now(UTC).date().isoformat(), "machine": machine, **figures}))
         return
     print(f"{datetime.now(UTC).date()}, {machine}")
-    for name, value in found.items():
+    for name, value in figures.items():
         way, limit = LIMITS.get(name, ("", None))
         passed = "" if limit is None else "ok" if (value <= limit if way == "at most" else value >= limit) else "OVER"
         print(f"  {name:26} {value:12.4g}   {f'{way} {limit:g}' if limit is not None else '':14} {passed}")

@@ -136,13 +136,13 @@ def switched(log: Log) -> list[Method]:
     """Return `fit` and the same with one part switched off, each."""
     simple = score_policy(log)
     whole = (menu, "certify", partial(certify, midway=False))
-    found: list[Method] = [Seeded(FIT), Seeded("no midway", replaced=(whole,))]
-    found.append(Seeded("no ledger", replaced=((fitting, "count", lambda *_: Attempts(None, share=1.0)),)))
+    methods: list[Method] = [Seeded(FIT), Seeded("no midway", replaced=(whole,))]
+    methods.append(Seeded("no ledger", replaced=((fitting, "count", lambda *_: Attempts(None, share=1.0)),)))
     if simple is not None:
-        found.append(Seeded("no ties", replaced=((menu, "tie_of", lambda _: None),)))
-        found.append(Seeded("no menu", FitSettings(policy=simple)))
-        found.append(Seeded("nothing learned", FitSettings(policy="threshold")))
-    return found
+        methods.append(Seeded("no ties", replaced=((menu, "tie_of", lambda _: None),)))
+        methods.append(Seeded("no menu", FitSettings(policy=simple)))
+        methods.append(Seeded("nothing learned", FitSettings(policy="threshold")))
+    return methods
 
 
 # --- jobs ---
@@ -203,22 +203,22 @@ def run(folder: Path, name: str, risk: float, splits: int, switches: bool) -> Do
     )  # fmt: skip
 
 
-def every(jobs: Sequence[tuple[str, float]], one: Callable[[str, float], Done], processes: int) -> Iterator[Done]:
+def every(jobs: Sequence[tuple[str, float]], work: Callable[[str, float], Done], processes: int) -> Iterator[Done]:
     """Do all jobs, in as many processes."""
     with ProcessPoolExecutor(processes) as pool:
-        for future in as_completed([pool.submit(one, *job) for job in jobs]):
+        for future in as_completed([pool.submit(work, *job) for job in jobs]):
             yield future.result()
 
 
 def recorded(record: Path | None) -> list[Done]:
     """Return what a record has; a last line that was cut short is left out."""
-    found = []
+    results = []
     for line in record.read_text("utf-8").splitlines() if record is not None and record.exists() else ():
         try:
-            found.append(Done(*json.loads(line)))
+            results.append(Done(*json.loads(line)))
         except (json.JSONDecodeError, TypeError):
             continue
-    return found
+    return results
 
 
 # --- what is printed ---
@@ -244,7 +244,7 @@ def table(done: Sequence[Done], columns: Sequence[str], splits: int) -> Iterator
     head += ["fit − better of MAPIE, exact"] if compared else [f"{method} − fit" for method in columns[1:]]
     yield _line([*head, "lost / broken: " + "; ".join(columns)])
     yield _line(["---"] * (len(head) + 1))
-    for each in sorted(done, key=lambda one: (one.family, one.name)):
+    for each in sorted(done, key=lambda result: (result.family, result.name)):
         line = [
             each.name,
             each.requests,
@@ -302,8 +302,8 @@ def main() -> None:
     ]
     done = [each for each in recorded(given.record) if (each.name, each.risk) in jobs]
     left = [job for job in jobs if job not in {(each.name, each.risk) for each in done}]
-    one = partial(run, given.folder, splits=given.splits, switches=given.switches)
-    for each in every(left, one, given.jobs):
+    work = partial(run, given.folder, splits=given.splits, switches=given.switches)
+    for each in every(left, work, given.jobs):
         done.append(each)
         if given.record is not None:
             with given.record.open("a", encoding="utf-8") as file:

@@ -114,8 +114,8 @@ def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
             for start in range(0, len(rows), GROUP_ROWS):
                 store.append(rows[start : start + GROUP_ROWS])
 
-        found = rates(f"{name}_rows", len(rows), write)
-        found |= rates(f"{name}_read_rows", len(rows), lambda: sum(1 for _ in store.read()))
+        figures = rates(f"{name}_rows", len(rows), write)
+        figures |= rates(f"{name}_read_rows", len(rows), lambda: sum(1 for _ in store.read()))
         if store.count() != len(rows):
             raise SystemExit(f"{name}: rows are missing")
     with TraceWriter(url) as writer:
@@ -125,9 +125,9 @@ def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
                 writer.submit(answer)
             writer.flush(120)
 
-        found |= rates(f"{name}_traced_rows", len(rows), trace)
-        found[f"{name}_lost"] = writer.counts.lost
-    return found
+        figures |= rates(f"{name}_traced_rows", len(rows), trace)
+        figures[f"{name}_lost"] = writer.counts.lost
+    return figures
 
 
 def main() -> None:
@@ -138,17 +138,17 @@ def main() -> None:
     answer = one_answer()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = record_us(folder, answer) | whole_asks(folder)
-        found |= stored("sqlite", f"sqlite:///{folder / 'rows.db'}", answer)
+        figures = record_us(folder, answer) | whole_asks(folder)
+        figures |= stored("sqlite", f"sqlite:///{folder / 'rows.db'}", answer)
         if given.postgres is not None:
-            found |= stored("postgresql", given.postgres, answer)
+            figures |= stored("postgresql", given.postgres, answer)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     machine = (
         f"{os.cpu_count()} cores, load {load:.1f}, {platform.machine()}, Python {platform.python_version()}, "
         f"SQLite {sqlite3.sqlite_version}"
     )
     print(f"{datetime.now(UTC).date()}, {machine}")
-    for key, value in found.items():
+    for key, value in figures.items():
         way, limit = LIMITS.get(key, ("", None))
         passed = "" if limit is None else "ok" if (value <= limit if way == "at most" else value >= limit) else "OVER"
         print(f"  {key:40} {value:12,.0f}   {f'{way} {limit:g}' if limit is not None else '':14} {passed}")

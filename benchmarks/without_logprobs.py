@@ -116,8 +116,8 @@ def main() -> None:
     wanted = [cell for cell in cells(given.folder) if given.only in cell.log.name and cell.least(promise) <= WORTH]
     left = [cell for cell in wanted if cell.log.name not in {each[1] for each in done}]
     with ProcessPoolExecutor(given.jobs) as pool:
-        one = partial(run, risk=given.risk, splits=given.splits)
-        for future in as_completed([pool.submit(one, cell) for cell in sorted(left, key=lambda cell: cell.log.n)]):
+        work = partial(run, risk=given.risk, splits=given.splits)
+        for future in as_completed([pool.submit(work, cell) for cell in sorted(left, key=lambda cell: cell.log.n)]):
             done.append(future.result())
             if given.record is not None:
                 with given.record.open("a", encoding="utf-8") as file:

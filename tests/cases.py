@@ -30,9 +30,9 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
                     failed.append(f"{given}: {type(error).__name__}: {error}")
             assert not failed, "\n".join([f"{len(failed)} of {len(table)} cases fail:", *failed])
 
-        asked = inspect.signature(test)
-        left = [one for name, one in asked.parameters.items() if name not in arguments]
-        every_case.__signature__ = asked.replace(parameters=left)  # type: ignore[attr-defined]
+        signature = inspect.signature(test)
+        left = [parameter for name, parameter in signature.parameters.items() if name not in arguments]
+        every_case.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         return every_case
 
     return decorate

@@ -90,14 +90,14 @@ def _shipped_logs_are_decoded_once(session_patch: pytest.MonkeyPatch) -> None:
     """Keep the rows of the shipped logs: decoding them is most of what the sixty tests that read one would do."""
     from cascade.episodes import opening
 
-    read, kept = opening.rows_of, {}
+    read, cache = opening.rows_of, {}
 
     def rows(given: str, where: Any = None, dropped: Any = None, models: Any = ()) -> Iterator[Any]:
         if given not in opening.SHIPPED or where:
             return read(given, where, dropped, models)
-        if given not in kept:
-            kept[given] = tuple(read(given, None))
-        return map(dict, kept[given])
+        if given not in cache:
+            cache[given] = tuple(read(given, None))
+        return map(dict, cache[given])
 
     session_patch.setattr(opening, "rows_of", rows)
 
@@ -107,8 +107,8 @@ def _installed_packages_are_looked_through_once(session_patch: pytest.MonkeyPatc
     """Keep which plug-ins packages bring, as long as the path stays: a command looks several times, 10 ms each."""
     from cascade import registry
 
-    found = registry.entry_points
-    look = functools.cache(lambda group, _path: tuple(found(group=group)))
+    uncached = registry.entry_points
+    look = functools.cache(lambda group, _path: tuple(uncached(group=group)))
     session_patch.setattr(registry, "entry_points", lambda group: look(group, tuple(sys.path)))
 
 
@@ -182,7 +182,7 @@ def _resolve(host: Any, *rest: Any, **more: Any) -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Look for examples in docstrings in `cascade` alone: tests have none, and each file would be collected twice."""
-    return [one for one in (yield) if not isinstance(one, DoctestModule)]
+    return [collector for collector in (yield) if not isinstance(collector, DoctestModule)]
 
 
 def pytest_sessionfinish() -> None:

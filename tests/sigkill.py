@@ -44,11 +44,11 @@ class Tally:
     damaged: list[str] = field(default_factory=list)
 
 
-def write_forever(way: str, url: str, life: int, said: Any) -> None:
+def write_forever(way: str, url: str, life: int, pipe: Any) -> None:
     """Write until killed, and say what is committed."""
 
     def say(text: str) -> None:
-        os.write(said.fileno(), f"{text}\n".encode())
+        os.write(pipe.fileno(), f"{text}\n".encode())
 
     say("up")
     if way == "append":
@@ -106,10 +106,10 @@ def kill_some(kills: int, folder: Path, seed: int, url: str | None = None) -> Ta
     return tally
 
 
-def _lines(said: Any) -> Iterator[str]:
+def _lines(pipe: Any) -> Iterator[str]:
     """Yield what a child says, to its end; a line that was cut short was not said."""
     left = b""
-    while piece := os.read(said.fileno(), 65_536):
+    while piece := os.read(pipe.fileno(), 65_536):
         *whole, left = (left + piece).split(b"\n")
         yield from (line.decode() for line in whole)
 
@@ -124,7 +124,7 @@ def _look(url: str, promised: set[str], tally: Tally) -> None:
     """Open the store as always, without any repair, and compare."""
     with Store(url) as store:
         tally.damaged += damage_of(store) if url.startswith("sqlite:") else []
-        found = Counter(one["question"] for one in store.read())
-    tally.missing += sorted(promised - found.keys())
+        counts = Counter(row["question"] for row in store.read())
+    tally.missing += sorted(promised - counts.keys())
     # The rows of a group, and those of an ask, are there together or not at all.
-    tally.torn += [name for name, count in found.items() if count not in {GROUP, 2}]
+    tally.torn += [name for name, count in counts.items() if count not in {GROUP, 2}]

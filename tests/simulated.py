@@ -317,20 +317,20 @@ def _play(world: World, draws: _Draws) -> _Rounds:
     verdicts: list[Bools] = []
     for t in range(world.rounds):
         fresh = np.where(base_right[t], RIGHT, wrong.draw(draws.uniform.base_wrong[t]))
-        said = fresh if t == 0 else _again(world, draws.uniform.turn[t], fresh, base[-1], guide[-1])
-        says_yes = _verdict(world, draws, t, said == RIGHT)
-        correction = wrong.draw(in_mind[t], excluded=said)
-        corrected = np.where(guide_right[t] & (said != RIGHT), RIGHT, correction)
-        base.append(said)
-        guide.append(np.where(says_yes, said, corrected))
+        answer = fresh if t == 0 else _again(world, draws.uniform.turn[t], fresh, base[-1], guide[-1])
+        says_yes = _verdict(world, draws, t, answer == RIGHT)
+        correction = wrong.draw(in_mind[t], excluded=answer)
+        corrected = np.where(guide_right[t] & (answer != RIGHT), RIGHT, correction)
+        base.append(answer)
+        guide.append(np.where(says_yes, answer, corrected))
         verdicts.append(says_yes)
     return _Rounds(np.array(base), np.array(guide), np.array(verdicts))
 
 
 def _again(world: World, turn: Floats, fresh: Ints, own: Ints, suggested: Ints) -> Ints:
     """Return the base's next answer: the suggested one, its own once more, or a fresh one."""
-    kept = np.where(turn < world.base_adopts, suggested, own)
-    return np.where(turn < world.base_adopts + world.base_repeats, kept, fresh)
+    adopted = np.where(turn < world.base_adopts, suggested, own)
+    return np.where(turn < world.base_adopts + world.base_repeats, adopted, fresh)
 
 
 def _fresh_rights(world: World, draws: _Draws) -> tuple[Bools, Bools, Bools]:
@@ -417,13 +417,13 @@ def _paid(world: World, draws: _Draws, rounds: _Rounds) -> tuple[Ints, Floats]:
     number = np.arange(world.rounds, dtype=np.float64)[:, None]
     shown = _tokens(world.shown_tokens + number * world.shown_growth, _TOKEN_SPREAD, draws.normal.shown)
     corrected = _tokens(world.answer_tokens, _TOKEN_SPREAD, draws.normal.corrected)
-    said = 1 + np.where(rounds.says_yes, 0, corrected)
+    verdict = 1 + np.where(rounds.says_yes, 0, corrected)
     reply = _replies(world, draws)
-    history = np.cumsum(reply + said, axis=0) - reply - said  # the base's context has every earlier round
-    asked = world.prompt_tokens + question + history, world.prompt_tokens + question + shown
+    history = np.cumsum(reply + verdict, axis=0) - reply - verdict  # the base's context has every earlier round
+    prompts = world.prompt_tokens + question + history, world.prompt_tokens + question + shown
     base, guide = _price(world.base_price), _price(world.guide_price)
-    pico = asked[0] * base.input + reply * base.output + asked[1] * guide.input + said * guide.output
-    tokens = asked[0] + reply + asked[1] + said
+    pico = prompts[0] * base.input + reply * base.output + prompts[1] * guide.input + verdict * guide.output
+    tokens = prompts[0] + reply + prompts[1] + verdict
     return np.asarray((-(-pico // PICO_PER_NANO)).T, dtype=np.int64), np.ascontiguousarray(tokens.T, dtype=np.float64)
 
 
@@ -552,12 +552,12 @@ def _going_on(mean_rounds: float, horizon: int) -> float:
 def _walk(answers: Ints, length: Ints, cost: Ints) -> Baseline:
     """Return the outcome of keeping the first `length` answers of (T, n), at (T, n) nano-USD; the last is served."""
     horizon, n = answers.shape
-    kept = np.arange(horizon)[:, None] < length
+    within = np.arange(horizon)[:, None] < length
     return Baseline(
         known=np.ones(n, dtype=np.bool_),
-        covered=np.asarray((kept & (answers == RIGHT)).any(axis=0)),
+        covered=np.asarray((within & (answers == RIGHT)).any(axis=0)),
         right=(answers[length - 1, np.arange(n)] == RIGHT).astype(np.float64),
-        cost_nano_usd=(kept * cost).sum(axis=0),
+        cost_nano_usd=(within * cost).sum(axis=0),
         length=length,
         size=length.copy(),
     )

@@ -78,7 +78,7 @@ class Walker:
         raise AssertionError(kind)  # a construct that no pattern of the project has
 
     def _fits(self, node: Any, flags: int) -> Callable[[int], bool]:
-        one, known = _compiler.compile(_parser.SubPattern(self._state, [node]), flags), dict[str, bool]()
+        compiled, known = _compiler.compile(_parser.SubPattern(self._state, [node]), flags), dict[str, bool]()
 
         def fits(at: int) -> bool:
             self.steps += 1
@@ -88,7 +88,7 @@ class Walker:
                 return False
             char = self.text[at]
             if char not in known:
-                known[char] = one.match(char) is not None
+                known[char] = compiled.match(char) is not None
             return known[char]
 
         return fits
@@ -154,9 +154,9 @@ class Walker:
             count = 0
             while count < high and fits(at + count):
                 count += 1
-            for kept in range(count, low - 1, -1):
+            for length in range(count, low - 1, -1):
                 self.steps += 1
-                if (end := then(at + kept)) >= 0:
+                if (end := then(at + length)) >= 0:
                     return end
             return -1
 
@@ -169,8 +169,8 @@ _walker = functools.cache(Walker)
 class Watched:
     """A regular expression that works as ever and whose steps are counted."""
 
-    def __init__(self, pattern: re.Pattern[str], taken: Counter[str]) -> None:
-        self._pattern, self._taken = pattern, taken
+    def __init__(self, pattern: re.Pattern[str], counter: Counter[str]) -> None:
+        self._pattern, self._counter = pattern, counter
 
     @property
     def _walker(self) -> Walker:
@@ -206,21 +206,21 @@ class Watched:
         for _ in zip(range(most), runs, strict=False):
             pass
         sys.settrace(tracer)
-        self._taken[self._pattern.pattern] += self._walker.steps
+        self._counter[self._pattern.pattern] += self._walker.steps
 
 
-def _watched(value: Any, taken: Counter[str]) -> Any:
+def _watched(value: Any, counter: Counter[str]) -> Any:
     """Return a value with its regular expressions watched; itself where it holds none."""
     if isinstance(value, re.Pattern):
-        return Watched(value, taken) if isinstance(value.pattern, str) else value
+        return Watched(value, counter) if isinstance(value.pattern, str) else value
     if isinstance(value, tuple | list):
-        inner = [_watched(one, taken) for one in value]
+        inner = [_watched(part, counter) for part in value]
         if all(new is old for new, old in zip(inner, value, strict=True)):
             return value
         return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
-        new = {name: _watched(one, taken) for name, one in fields.items() if isinstance(one, re.Pattern)}
+        fields = {part.name: getattr(value, part.name) for part in dataclasses.fields(value) if part.init}
+        new = {name: _watched(part, counter) for name, part in fields.items() if isinstance(part, re.Pattern)}
         return dataclasses.replace(value, **new) if new else value
     return value
 
@@ -228,13 +228,13 @@ def _watched(value: Any, taken: Counter[str]) -> Any:
 @contextmanager
 def watching() -> Iterator[Counter[str]]:
     """Count the steps of every regular expression that a module of `cascade` holds, and the lines each function runs."""
-    taken: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
 
     def traced(frame: Any, event: str, _given: Any) -> Any:
         if not frame.f_globals.get("__name__", "").startswith("cascade."):
             return None
         if event == "line":
-            taken[f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"] += 1
+            counter[f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"] += 1
         return traced
 
     limit, before = sys.getrecursionlimit(), sys.gettrace()
@@ -242,13 +242,13 @@ def watching() -> Iterator[Counter[str]]:
         for name, module in list(sys.modules.items()):
             if name.startswith("cascade."):
                 for attribute, value in list(vars(module).items()):
-                    new = _watched(value, taken) if isinstance(value, re.Pattern | tuple | list) else value
+                    new = _watched(value, counter) if isinstance(value, re.Pattern | tuple | list) else value
                     if new is not value:
                         patch.setattr(module, attribute, new)
         sys.setrecursionlimit(50_000)
         sys.settrace(traced)
         try:
-            yield taken
+            yield counter
         finally:
             sys.settrace(before)
             sys.setrecursionlimit(limit)
@@ -257,13 +257,13 @@ def watching() -> Iterator[Counter[str]]:
 def superlinear(work: Callable[[str], object], piece: str, end: str = "!") -> list[str]:
     """Return what takes more than three times the steps for twice the text, by name: linear is 2, quadratic 4."""
     counts = list[Counter[str]]()
-    with watching() as taken:
+    with watching() as counter:
         for chars in (_SHORT, _LONG):
-            taken.clear()
+            counter.clear()
             try:
                 work(piece * (chars // len(piece)) + end)
             except OverflowError as error:
                 return [str(error)]
-            counts.append(Counter(taken))
+            counts.append(Counter(counter))
     short, long = counts
     return [name for name, steps in long.items() if steps > 2 * _LONG and steps > 3 * short[name]]

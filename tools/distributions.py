@@ -28,8 +28,8 @@ def core_project(text: str) -> str:
     text = text.replace(f'"{FULL}', f'"{CORE}')
     start = text.index("\ndependencies = [\n")
     end = text.index("\n]\n", start)
-    kept = [line for line in text[start:end].splitlines() if not line.lstrip().startswith(f'"{LEFT_OUT}')]
-    return text[:start] + "\n".join(kept) + text[end:]
+    lines = [line for line in text[start:end].splitlines() if not line.lstrip().startswith(f'"{LEFT_OUT}')]
+    return text[:start] + "\n".join(lines) + text[end:]
 
 
 def build(folder: Path) -> list[Path]:
@@ -51,16 +51,16 @@ def _built(source: Path, folder: Path) -> list[Path]:
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=source)
     if done.returncode:
         sys.exit(f"{source.name} cannot be built:\n{done.stdout}{done.stderr}")
-    made = set(folder.glob("*")) - before
-    return [next(one for one in made if one.name.endswith(end)) for end in (".tar.gz", ".whl")]
+    built = set(folder.glob("*")) - before
+    return [next(file for file in built if file.name.endswith(end)) for end in (".tar.gz", ".whl")]
 
 
 def problems(built: Path) -> list[str]:
     """Return what is in a file that should not be, and what is not in it."""
-    found = _in_wheel(built) if built.suffix == ".whl" else _in_sdist(built)
+    names = _in_wheel(built) if built.suffix == ".whl" else _in_sdist(built)
     wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cascade").rglob("*") if _published(path)}
-    inside = {name for name in found if name.startswith("cascade/")}
-    beside = found - inside
+    inside = {name for name in names if name.startswith("cascade/")}
+    beside = names - inside
     if built.suffix == ".whl":
         info = "-".join(built.name.split("-")[:2]) + ".dist-info/"
         needed = {info + name for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
@@ -83,7 +83,7 @@ def _in_wheel(path: Path) -> set[str]:
 
 def _in_sdist(path: Path) -> set[str]:
     with tarfile.open(path) as archive:
-        return {one.name.partition("/")[2] for one in archive if one.isfile()}
+        return {member.name.partition("/")[2] for member in archive if member.isfile()}
 
 
 def main() -> None:
@@ -92,11 +92,11 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("certified_cascade*"):
         old.unlink()
-    made = build(folder)
-    if wrong := [line for one in made for line in problems(one)]:
+    files = build(folder)
+    if wrong := [line for file in files for line in problems(file)]:
         sys.exit("\n".join(wrong))
-    for one in made:
-        print(f"{one.stat().st_size / 1e6:5.1f} MB  {one}")
+    for file in files:
+        print(f"{file.stat().st_size / 1e6:5.1f} MB  {file}")
 
 
 if __name__ == "__main__":

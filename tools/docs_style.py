@@ -43,7 +43,7 @@ class HouseStyle(griffe.Extension):
         """Give each attribute what the class says of it."""
         for section in cls.docstring.parse("google") if cls.docstring is not None else ():
             if isinstance(section, griffe.DocstringSectionAttributes):
-                for one in section.value:
-                    member = cls.members.get(one.name)
+                for attribute in section.value:
+                    member = cls.members.get(attribute.name)
                     if isinstance(member, griffe.Attribute) and member.docstring is None:
-                        member.docstring = griffe.Docstring(one.description, parent=member)
+                        member.docstring = griffe.Docstring(attribute.description, parent=member)

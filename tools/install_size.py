@@ -44,12 +44,12 @@ def room_mb(paths: Iterable[Path]) -> float:
 def by_distribution(folder: Path) -> dict[str, float]:
     """Return what each installed distribution takes, the largest first."""
 
-    def room(one: Distribution) -> float:
-        return room_mb(path for file in one.files or () if (path := Path(str(file.locate()))).exists())
+    def room(distribution: Distribution) -> float:
+        return room_mb(path for file in distribution.files or () if (path := Path(str(file.locate()))).exists())
 
     (site,) = folder.glob("lib/python*/site-packages")
-    found = {one.name: room(one) for one in distributions(path=[str(site)])}
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    sizes = {distribution.name: room(distribution) for distribution in distributions(path=[str(site)])}
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
 def measure(wheel: Path, limit_mb: float) -> bool:
@@ -59,13 +59,13 @@ def measure(wheel: Path, limit_mb: float) -> bool:
         python = empty_environment(folder)
         before = room_mb(folder.rglob("*"))
         install(python, str(wheel))
-        taken = room_mb(folder.rglob("*")) - before
-        found = by_distribution(folder)
-    print(f"{wheel.name}: {taken:.0f} MB, limit {limit_mb:.0f} MB")
-    for name, size in found.items():
+        used_mb = room_mb(folder.rglob("*")) - before
+        sizes = by_distribution(folder)
+    print(f"{wheel.name}: {used_mb:.0f} MB, limit {limit_mb:.0f} MB")
+    for name, size in sizes.items():
         if size >= _LISTED_MB and name not in {"pip", "setuptools"}:
             print(f"  {size:6.1f}  {name}")
-    return taken <= limit_mb
+    return used_mb <= limit_mb
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ _MAP_TIERS = (128_000, 200_000, 256_000, 272_000)
 
 def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Reduce LiteLLM's map to the chat and decision models that are priced by the token, in USD per million tokens."""
-    found: dict[str, dict[str, Any]] = {}
+    reduced: dict[str, dict[str, Any]] = {}
     for name, entry in litellm_map.items():
         decides = entry.get("mode") == _DECIDES
         if (entry.get("mode") not in {"chat", "completion", "responses"} and not decides) or name == "sample_spec":
@@ -60,14 +60,14 @@ def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
             rates["search"] = {size.removeprefix("search_context_size_"): float(sizes[size]) for size in sorted(sizes)}
         if entry.get("litellm_provider") and "/" not in name:
             rates["provider"] = entry["litellm_provider"]
-        found[name] = {short: rate for short, rate in rates.items() if rate not in ([], {}, None)}
-    return found
+        reduced[name] = {short: rate for short, rate in rates.items() if rate not in ([], {}, None)}
+    return reduced
 
 
 def _above(entry: Mapping[str, Any], rates: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
     """Return the rates of long inputs, at a service tier."""
-    found = [(tokens, _rates(entry, f"_above_{tokens // 1000}k_tokens{service}")) for tokens in _MAP_TIERS]
-    return [{"tokens": tokens, **rates, **tier} for tokens, tier in found if tier]
+    tiers = [(tokens, _rates(entry, f"_above_{tokens // 1000}k_tokens{service}")) for tokens in _MAP_TIERS]
+    return [{"tokens": tokens, **rates, **tier} for tokens, tier in tiers if tier]
 
 
 def _service(

@@ -212,9 +212,9 @@ def _between(
     if left.end_lineno != right.lineno or left.end_col_offset is None:
         return
     gap = lines[right.lineno - 1][left.end_col_offset : right.col_offset]
-    found = re.search(rb"(?<![\w<>=!*/])" + re.escape(old.encode()) + rb"(?![\w<>=*/])", gap)
-    if found is not None:
-        start = left.end_col_offset + found.start()
+    match = re.search(rb"(?<![\w<>=!*/])" + re.escape(old.encode()) + rb"(?![\w<>=*/])", gap)
+    if match is not None:
+        start = left.end_col_offset + match.start()
         yield _Edit(right.lineno, start, start + len(old.encode()), operator, new)
 
 
@@ -336,19 +336,19 @@ def _compiles(text: str) -> bool:
 
 def make() -> list[Mutant]:
     """Draw the mutants of each room, by their hashes: one a line, a few a function."""
-    found: list[Mutant] = []
+    mutants: list[Mutant] = []
     for room, files in ROOMS.items():
         every = [each for file in files if (ROOT / file).exists() for each in candidates(room, file)]
         used, functions = set[str](), Counter[str]()
         for each in sorted(every, key=lambda each: each.name):
             place = f"{each.file} {each.before}"
             full = functions[f"{each.file} {each.function}"] >= MOST_OF_FUNCTION
-            if place in used or full or sum(one.room == room for one in found) == EACH:
+            if place in used or full or sum(mutant.room == room for mutant in mutants) == EACH:
                 continue
             used.add(place)
             functions[f"{each.file} {each.function}"] += 1
-            found.append(each)
-    return found
+            mutants.append(each)
+    return mutants
 
 
 # --- running ---
@@ -370,8 +370,8 @@ def run(mutants: Sequence[Mutant], *, broad: bool) -> None:
                 continue
             tests = _tests(each, tree, broad=broad)
             if tests not in sound and not _passes(tests, tree):
-                said = (tree / "pytest.log").read_text("utf-8")[-2000:]
-                sys.exit(f"These tests fail on the code as it is: {' '.join(tests)}\n{said}")
+                output = (tree / "pytest.log").read_text("utf-8")[-2000:]
+                sys.exit(f"These tests fail on the code as it is: {' '.join(tests)}\n{output}")
             sound.append(tests)
             started = time.monotonic()
             results[each.name] = _judge(each, tree, broad=broad)
@@ -435,8 +435,8 @@ def _passes(tests: Sequence[str], tree: Path) -> bool:
         if done:
             code = os.waitstatus_to_exitcode(status)
             if code in {3, 4, 5, _BROKEN}:
-                said = (tree / "pytest.log").read_text("utf-8")[-2000:]
-                raise RuntimeError(f"pytest cannot run {tests}: it ended with {code}. {said}")
+                output = (tree / "pytest.log").read_text("utf-8")[-2000:]
+                raise RuntimeError(f"pytest cannot run {tests}: it ended with {code}. {output}")
             return code == 0
         time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
@@ -465,8 +465,8 @@ def _test(tests: Sequence[str], tree: Path) -> None:
 def _write(mutants: Sequence[Mutant], results: Mapping[str, str]) -> None:
     totals: dict[str, Counter[str]] = {}
     for each in _read():
-        told = results.get(each.name, "not run")
-        totals.setdefault(each.room, Counter())["killed" if told.startswith("killed") else told] += 1
+        result = results.get(each.name, "not run")
+        totals.setdefault(each.room, Counter())["killed" if result.startswith("killed") else result] += 1
     del mutants
     document = {"totals": {room: dict(sorted(count.items())) for room, count in totals.items()}, "results": results}
     RESULT.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

@@ -76,51 +76,51 @@ async def fill(folder: Path, replay: Replay) -> None:
     fitted.save(folder / "policy")
     settings = ladder_config(load(configured(folder)))
     config = settings.model_copy(update={"policy": load(configured(folder)).policy, "traces": None})
-    asked = demonstration.demo_requests("log")
+    requests = demonstration.demo_requests("log")
     begin = datetime.now(UTC) - timedelta(days=DAYS)
     modes = ModeStore.shared(load(configured(folder)).modes_url or "")
     (certificate,) = fitted.certificates
     name, at = "shop-mail", now_iso()
     modes.begin(name)
-    held = InForce(certificate.id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
-    look = Look(name, 1, begin.timestamp(), begin.timestamp(), held.level, modes.state(name).era)
+    in_force = InForce(certificate.id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
+    look = Look(name, 1, begin.timestamp(), begin.timestamp(), in_force.level, modes.state(name).era)
     with modes.transaction() as connection:
         connection.execute(sa.insert(looks), {**look._asdict(), "page": "{}", "files": "{}"})
     files = {path.name: path.read_bytes() for path in (folder / "policy").iterdir()}
-    modes.close_look(look, {}, files, lambda one: one.promoted(held, 0.1, at))
+    modes.close_look(look, {}, files, lambda state: state.promoted(in_force, 0.1, at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
             asking_only(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
         )
         with Store(f"sqlite:///{folder}/traces.db") as store:
-            for number, one in enumerate(asked):
-                when, trace = begin + timedelta(days=DAYS) * (number / len(asked)), str(uuid4())
+            for number, request in enumerate(requests):
+                when, trace = begin + timedelta(days=DAYS) * (number / len(requests)), str(uuid4())
                 audit = is_drawn(SEED, AUDITED, str(number), "1")
-                answer, outright = await cascade.aask(_question(one)), await guide.aask(_question(one))
+                answer, outright = await cascade.aask(_question(request)), await guide.aask(_question(request))
                 store.append(_rows(answer, outright, trace, when, audit=audit))
                 if audit:
                     row = Draw(trace, name, str(number), "1", "audit", when.timestamp())
-                    row = row._replace(certificate=held.certificate)
+                    row = row._replace(certificate=in_force.certificate)
                     modes.draw(row)
                     modes.settle(row, differs=team_of(answer) != team_of(outright))
         await guide.aclose()
     modes.close()
 
 
-def _question(one: demonstration.DemoRequest) -> Any:
+def _question(request: demonstration.DemoRequest) -> Any:
     from cascade.types import Question
 
-    return Question.of_chat(one.chat)
+    return Question.of_chat(request.chat)
 
 
 def _rows(answer: Answer, outright: Answer, trace: str, when: datetime, *, audit: bool) -> list[dict[str, Any]]:
     """Return the rows of a request, with the guide's as the second step where an audit asked it."""
     head: dict[str, Any] = {"episode_id": trace, "created_at": when.isoformat(timespec="milliseconds")}
     head |= {"split": "audit" if audit else None}
-    found = list(rows(answer, horizon=2, **head))
+    records = list(rows(answer, horizon=2, **head))
     if audit and len(answer.steps) == 1:
-        found += [{**row, "step": 2, "kept": False} for row in rows(outright, horizon=2, **head)]
-    return found
+        records += [{**row, "step": 2, "kept": False} for row in rows(outright, horizon=2, **head)]
+    return records
 
 
 def shoot(address: str, picture: Path) -> None:
@@ -147,9 +147,9 @@ def main() -> None:
     from cascade.server.lifecycle import listener
 
     replay = Replay.open(str(resources.files("cascade").joinpath("data/demo_requests.parquet")))
-    with tempfile.TemporaryDirectory(prefix="cascade-pages-") as made:
-        asyncio.run(fill(Path(made), replay))
-        served = Orchestrator.from_config(load(configured(Path(made))), providers={"local": replay})
+    with tempfile.TemporaryDirectory(prefix="cascade-pages-") as folder:
+        asyncio.run(fill(Path(folder), replay))
+        served = Orchestrator.from_config(load(configured(Path(folder))), providers={"local": replay})
         server = Server(listener(application(served)))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

@@ -11,15 +11,15 @@ KNOWN = ("distutils-precedence.pth", "__editable__", "_virtualenv.pth", "_certif
 
 def main() -> None:
     """Look through every site folder."""
-    found = [
+    hooks = [
         str(path)
         for folder in site.getsitepackages()
         for path in Path(folder).glob("*.pth")
         if not path.name.startswith(KNOWN)
         and any(line.startswith(("import ", "import\t")) for line in path.read_text("utf-8").splitlines())
     ]
-    if found:
-        sys.exit("these files run code at every start of Python: " + ", ".join(found))
+    if hooks:
+        sys.exit("these files run code at every start of Python: " + ", ".join(hooks))
     print("no unknown start-up hooks")
 
 

@@ -60,9 +60,9 @@ class Trial:
 
     def refused(self, *arguments: str) -> str:
         """Run a command line that needs an extra; return the requirement that its error says to install."""
-        said = " ".join(self.cascade(*arguments, code=2).split())
-        found = re.search(r'pip install "([\w-]+\[\w+\])"', said)
-        return found[1] if found else sys.exit(f"cascade {' '.join(arguments)} names no pip command:\n{said}")
+        output = " ".join(self.cascade(*arguments, code=2).split())
+        match = re.search(r'pip install "([\w-]+\[\w+\])"', output)
+        return match[1] if match else sys.exit(f"cascade {' '.join(arguments)} names no pip command:\n{output}")
 
 
 def of_python(trial: Trial) -> None:
@@ -112,7 +112,7 @@ def main() -> None:
     """Try one wheel; end with 1 and what was printed where something fails."""
     arguments = sys.argv[1:]
     thorough = "--from-nothing" in arguments
-    folder = Path(next((one for one in arguments if not one.startswith("-")), "dist")).absolute()
+    folder = Path(next((argument for argument in arguments if not argument.startswith("-")), "dist")).absolute()
     wheel = next(folder.glob("certified_cascade_core-*.whl" if thorough else "certified_cascade-*.whl"))
     with tempfile.TemporaryDirectory() as scratch:
         (from_nothing if thorough else borrowing)(wheel, Path(scratch))

@@ -105,10 +105,10 @@ def seen(functional: Functional, rollouts: Rollouts, values: Tensor) -> Seen:
     """Return V-trace's targets and the advantages (Espeholt et al. 2018), both clips 1; values are the critic's."""
     with torch.no_grad():
         alive, at = rollouts.alive.to(values.dtype), rollouts.actions[..., None]
-        taken, reward = functional.weights.gather(-1, at)[..., 0], functional.rewards.gather(-1, at)[..., 0]
+        chosen, reward = functional.weights.gather(-1, at)[..., 0], functional.rewards.gather(-1, at)[..., 0]
         whole = functional.weights.sum(-1)
         onward = (rollouts.actions == functional.weights.shape[-1] - 1).to(values.dtype)
-        rho = (taken / whole.clamp(min=_TINY) / rollouts.chance).clamp(max=1.0)
+        rho = (chosen / whole.clamp(min=_TINY) / rollouts.chance).clamp(max=1.0)
         discount, gain, known = alive * whole * onward, alive * whole * reward, alive * values
         none = torch.zeros_like(known[:, :1])
         deltas = rho * (gain + discount * torch.cat([known[:, 1:], none], 1) - known)
@@ -118,11 +118,11 @@ def seen(functional: Functional, rollouts: Rollouts, values: Tensor) -> Seen:
             excess[:, step] = deltas[:, step] + discount[:, step] * rho[:, step] * later
         targets = known + excess
         advantage = reward + onward * torch.cat([targets[:, 1:], none], 1) - values
-        weight = (alive * taken / rollouts.chance + 1.0 - alive).cumprod(1)
+        weight = (alive * chosen / rollouts.chance + 1.0 - alive).cumprod(1)
         return Seen(advantage, values, targets, functional.base + (alive * weight * reward).sum(1))
 
 
-def estimate(functional: Functional, rollouts: Rollouts, told: Seen, clip: float | None = None) -> Tensor:
+def estimate(functional: Functional, rollouts: Rollouts, critic: Seen, clip: float | None = None) -> Tensor:
     """Return the estimate near the weights of the rollouts, (B,): there its value is `level`.
 
     The second term is what the baseline takes away in expectation, since w need not sum to 1.
@@ -130,8 +130,8 @@ def estimate(functional: Functional, rollouts: Rollouts, told: Seen, clip: float
     ratio = functional.weights.gather(-1, rollouts.actions[..., None])[..., 0] / rollouts.chance
     if clip is not None:  # the ratio is cut, its logarithm's gradient is not
         ratio = ratio * (ratio.detach().clamp(max=clip) / ratio.detach().clamp(min=_TINY))
-    total = (rollouts.alive * (ratio * told.advantage + functional.weights.sum(-1) * told.values)).sum(1)
-    return told.level + total - total.detach()
+    total = (rollouts.alive * (ratio * critic.advantage + functional.weights.sum(-1) * critic.values)).sum(1)
+    return critic.level + total - total.detach()
 
 
 # --- CPO's step ---
@@ -209,7 +209,7 @@ class Printed:
         self.adam = torch.optim.Adam(self.critic.parameters(), CRITIC_RATE)
         self.sign, self.kappa, self.seed = (-1.0 if corrected else 1.0), 0.6 / self.allowed.shape[1], seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.taken: dict[str, int] = {}
+        self.steps: dict[str, int] = {}
 
     def update(self, number: int) -> None:
         """Take a step of the critics, the network and κ from one batch."""
@@ -220,12 +220,12 @@ class Printed:
         rollouts = roll_out(logs, batch.possible, self.generator)
         heads = self.critic(batch.inputs)
         parts = functionals(self._soft(logs.detach(), batch), batch)
-        told = [seen(each, rollouts, heads.detach()[..., at]) for at, each in enumerate(parts)]
-        wrong = (heads - torch.stack([each.targets for each in told], -1)) * rollouts.alive[..., None]
+        critics = [seen(each, rollouts, heads.detach()[..., at]) for at, each in enumerate(parts)]
+        wrong = (heads - torch.stack([each.targets for each in critics], -1)) * rollouts.alive[..., None]
         self.adam.zero_grad()
         wrong.square().mean().backward()
         self.adam.step()
-        self._step(batch, rollouts, told, logs.detach())
+        self._step(batch, rollouts, critics, logs.detach())
         after = log_policy(self.net(batch.inputs), self.allowed).detach()
         missed = float(brought(served_sets(after, batch, self.kappa), batch, counted=False)[2].mean())
         self.kappa += self.sign * ETA * number**-DECAY * (missed - self.limit)
@@ -234,19 +234,19 @@ class Printed:
     def _soft(self, logs: Tensor, batch: Outcomes) -> Tensor:
         return soft_sets(logs, batch, self.kappa, WIDTH)
 
-    def _step(self, batch: Outcomes, rollouts: Rollouts, told: list[Seen], before: Tensor) -> None:
+    def _step(self, batch: Outcomes, rollouts: Rollouts, critics: list[Seen], before: Tensor) -> None:
         """Take the longest of ten lengths of CPO's step that does what it was to do; none if none does."""
         weights = list(self.net.parameters())
         start = torch.nn.utils.parameters_to_vector(weights).detach().clone()
-        held = drawn_from(self._soft(before, batch)).clamp(min=_TINY)
+        previous = drawn_from(self._soft(before, batch)).clamp(min=_TINY)
 
         def look() -> tuple[Tensor, Tensor, Tensor]:
             member = self._soft(log_policy(self.net(batch.inputs), self.allowed), batch)
             paid, lost = functionals(member, batch)
             drawn = drawn_from(member).clamp(min=_TINY)
-            kl = (drawn * (drawn.log() - held.log())).sum(-1).mean()
-            cost = estimate(paid, rollouts, told[0], clip=1.0).mean()
-            return cost, estimate(lost, rollouts, told[1]).mean() - self.limit, kl
+            kl = (drawn * (drawn.log() - previous.log())).sum(-1).mean()
+            cost = estimate(paid, rollouts, critics[0], clip=1.0).mean()
+            return cost, estimate(lost, rollouts, critics[1]).mean() - self.limit, kl
 
         objective, constraint, kl = look()
         g, b = (_flat(torch.autograd.grad(each, weights, retain_graph=True)) for each in (objective, constraint))
@@ -267,7 +267,7 @@ class Printed:
         else:
             torch.nn.utils.vector_to_parameters(start, weights)
             case = "rejected"
-        self.taken[case] = self.taken.get(case, 0) + 1
+        self.steps[case] = self.steps.get(case, 0) + 1
 
 
 def _flat(parts: tuple[Tensor, ...]) -> Tensor:
@@ -308,10 +308,10 @@ def main() -> None:
     }
     print("| | cents at .90, median | least, most | κ | covered at κ |\n|---|---|---|---|---|")
     for name, way in ways.items():
-        made = [way(simulated_log(world, 1_000, 100 + seed), seed) for seed in range(given.seeds)]
-        cents = np.array([matched(policy, fresh, 0.9) * CENTS for policy in made])
-        covered = np.mean([at_kappa(policy, policy.kappa, fresh).coverage for policy in made])
-        kappa = np.median([math.exp(policy.kappa) for policy in made])
+        policies = [way(simulated_log(world, 1_000, 100 + seed), seed) for seed in range(given.seeds)]
+        cents = np.array([matched(policy, fresh, 0.9) * CENTS for policy in policies])
+        covered = np.mean([at_kappa(policy, policy.kappa, fresh).coverage for policy in policies])
+        kappa = np.median([math.exp(policy.kappa) for policy in policies])
         spread = f"{cents.min():.2f}, {cents.max():.2f}"
         print(f"| {name} | {np.median(cents):.2f} | {spread} | {kappa:.3f} | {covered:.3f} |", flush=True)
 

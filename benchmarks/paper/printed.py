@@ -65,8 +65,8 @@ def _table(number: int, world: str, alpha: float, charge: float, *rows: tuple[fl
 
 TABLES: Mapping[int, Table] = MappingProxyType(
     {
-        one.number: one
-        for one in (
+        table.number: table
+        for table in (
             _table(
                 2, "hotpotqa/llama-2-7b", 0.1, 2e-4,
                 (827.0, 0.908, 2.39, 2.39), (0.000, 0.653, 2.55, 2.55), (6.811, 0.578, 1.44, 1.00),

@@ -90,11 +90,11 @@ class Judged(Policy):
 def at_kappa(policy: Policy, kappa: float, log: Log) -> Figures:
     """Return what a policy brings at a threshold."""
     walked = policy.walks(log)
-    kept = log.answers & reaches(walked.keep, kappa)
-    covered = (kept & (log.right == 1)).any(axis=1) | hopeless(log)
+    in_set = log.answers & reaches(walked.keep, kappa)
+    covered = (in_set & (log.right == 1)).any(axis=1) | hopeless(log)
     rounds = log.steps[walked.stop(kappa)] + 1
     cents = float(walked.cost.at(kappa).mean()) * CENTS
-    return Figures(cents, float(covered.mean()), float(rounds.mean()), float(kept.sum(axis=1).mean()))
+    return Figures(cents, float(covered.mean()), float(rounds.mean()), float(in_set.sum(axis=1).mean()))
 
 
 def matched(policy: Policy, log: Log, coverage: float) -> float:
@@ -165,7 +165,7 @@ def _recorded(log: Log, name: str) -> Figures:
 # --- what is printed ---
 
 
-def _told(values: Sequence[float], digits: int) -> str:
+def _mean(values: Sequence[float], digits: int) -> str:
     mean = f"{np.mean(values):.{digits}f}"
     many = len(values)
     return mean if many < 2 else f"{mean} ± {np.std(values, ddof=1) / math.sqrt(many):.{digits}f}"
@@ -192,16 +192,16 @@ def lines(table: Table, splits: Sequence[Mapping[str, Figures]]) -> Iterator[str
     for row in splits[0]:
         printed = table.rows.get(row)
         there = ["–"] * 4 if printed is None else [f"{value:g}" for value in printed]
-        ours = [_told([getattr(split[row], name) for split in splits], 3) for name in Figures._fields]
+        ours = [_mean([getattr(split[row], name) for split in splits], 3) for name in Figures._fields]
         mark = " (cannot be)" if (table.number, row) in IMPOSSIBLE else ""
         yield f"| {row}{mark} | {' | '.join([*there, *ours])} |".replace("nan ± nan", "–").replace("| nan |", "| – |")
     yield "\n| cost as played | printed | ours | | at 1 − α | |\n|---|---|---|---|---|---|"
-    for one, two in PAIRS:
-        printed_ratio = table.rows[one].cents / table.rows[two].cents
-        ratios = [split[one].cents / split[two].cents for split in splits]
-        same = [split[one].matched / split[two].matched for split in splits]
-        at = [_told(same, 3), verdict(same)] if not np.isnan(same).any() else ["–", "–"]
-        yield f"| {one} ÷ {two} | {printed_ratio:.3f} | {_told(ratios, 3)} | {verdict(ratios)} | {' | '.join(at)} |"
+    for over, under in PAIRS:
+        printed_ratio = table.rows[over].cents / table.rows[under].cents
+        ratios = [split[over].cents / split[under].cents for split in splits]
+        same = [split[over].matched / split[under].matched for split in splits]
+        at = [_mean(same, 3), verdict(same)] if not np.isnan(same).any() else ["–", "–"]
+        yield f"| {over} ÷ {under} | {printed_ratio:.3f} | {_mean(ratios, 3)} | {verdict(ratios)} | {' | '.join(at)} |"
     yield ""
 
 

@@ -129,14 +129,19 @@ class Metrics:
         return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
 
     def count_call(
-        self, of: Request, seconds: float, reply: Completion | None, error: BaseException | None, price: Price | None
+        self,
+        request: Request,
+        seconds: float,
+        reply: Completion | None,
+        error: BaseException | None,
+        price: Price | None,
     ) -> None:
         """Count a call that has ended, including its retries, by its reply or by its error."""
-        call = None if reply is None else paid_call(of, reply, price)
+        call = None if reply is None else paid_call(request, reply, price)
         if call is None and isinstance(error, ProviderError):
-            call = failed_call(of, error, price)
+            call = failed_call(request, error, price)
         self._key_costs[CALLER.get() or ""] += 0 if call is None else call.cost_nano_usd or 0  # only known costs
-        model = of.model
+        model = request.model
         self._calls[model].observe(seconds)
         if error is not None:
             self._errors[model, "Cancelled" if isinstance(error, _LEFT) else type(error).__name__] += 1

@@ -173,11 +173,11 @@ def work(
     """Serve in this process until its parent stops it or is gone. It reloads what the parent sends alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends them
     begins()
-    told, error = list[Configs](), None
-    threading.Thread(target=_follow, args=(pipe, told), daemon=True).start()
+    sent, error = list[Configs](), None
+    threading.Thread(target=_follow, args=(pipe, sent), daemon=True).start()
     try:
         up, reloaded = (lambda _: pipe.send(_UP)), (lambda done: pipe.send(_RELOADED if done else _REFUSED))
-        lifecycle.run(serving, bind, lambda: told.pop() if told else {}, up, reloaded, counts)
+        lifecycle.run(serving, bind, lambda: sent.pop() if sent else {}, up, reloaded, counts)
     except CascadeError as failure:
         error = failure
     with suppress(OSError):
@@ -185,10 +185,10 @@ def work(
     raise SystemExit(0 if error is None else error.exit_code)
 
 
-def _follow(parent: Connection, told: list[Configs]) -> None:
+def _follow(parent: Connection, sent: list[Configs]) -> None:
     """Reload what the parent sends, and end once it is gone."""
     with suppress(EOFError, OSError):
         while True:
-            told.append(parent.recv())
+            sent.append(parent.recv())
             os.kill(os.getpid(), signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGTERM)

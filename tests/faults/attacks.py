@@ -40,10 +40,10 @@ _BLOCK = re.compile(r"<(data)>\n(.*?)\n?</\1>", re.DOTALL)
 def data_and_rest(request: Request) -> tuple[str, str]:
     """Return what stands in the data block of a request, and everything else that the model reads."""
     *earlier, last = request.messages
-    found = _BLOCK.search(last.content)
-    assert found is not None, "there is no data block"
-    outside = last.content[: found.start()] + last.content[found.end() :]
-    return found[2], "\n".join([*(message.content for message in earlier), outside])
+    block = _BLOCK.search(last.content)
+    assert block is not None, "there is no data block"
+    outside = last.content[: block.start()] + last.content[block.end() :]
+    return block[2], "\n".join([*(message.content for message in earlier), outside])
 
 
 def gullible_guide(request: Request) -> Any:

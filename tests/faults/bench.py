@@ -43,7 +43,7 @@ class Bench:
     log: pytest.LogCaptureFixture
     waits: list[float] = field(default_factory=list)
     prefix: str = ""
-    _made: list[Orchestrator] = field(default_factory=list)
+    _orchestrators: list[Orchestrator] = field(default_factory=list)
 
     def served(self, provider: str = "openai_http", **settings: Any) -> Orchestrator:
         """Return an orchestrator whose models live on the loopback server."""
@@ -79,7 +79,7 @@ class Bench:
 
     def close(self) -> None:
         """Close every orchestrator."""
-        for orchestrator in self._made:
+        for orchestrator in self._orchestrators:
             orchestrator.close()
 
     def _keep(self, orchestrator: Orchestrator) -> Orchestrator:
@@ -89,7 +89,7 @@ class Bench:
 
         for guard in orchestrator.runtime.guards.values():
             guard.sleep = note
-        self._made.append(orchestrator)
+        self._orchestrators.append(orchestrator)
         return orchestrator
 
 
@@ -106,6 +106,6 @@ def bench(
     loopback: FaultServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Bench]:
     """Return a workbench, cleaned up after the test."""
-    made = Bench(loopback, monkeypatch, tmp_path, caplog)
-    yield made
-    made.close()
+    workbench = Bench(loopback, monkeypatch, tmp_path, caplog)
+    yield workbench
+    workbench.close()

@@ -25,31 +25,31 @@ def entry(token: str, logprob: Any, **top: Any) -> dict[str, Any]:
 
 def verdict_logprobs(p_yes: float) -> list[dict[str, Any]]:
     """Return the log-probs of a guide that says Yes with probability `p_yes`."""
-    said = "Yes" if p_yes >= 0.5 else "No"
-    return [entry(said, math.log(max(p_yes, 1 - p_yes)), Yes=math.log(p_yes), No=math.log(1 - p_yes))]
+    verdict = "Yes" if p_yes >= 0.5 else "No"
+    return [entry(verdict, math.log(max(p_yes, 1 - p_yes)), Yes=math.log(p_yes), No=math.log(1 - p_yes))]
 
 
 def choice(text: Any, *, finish: Any = "stop", logprobs: Any = None, index: Any = 0, **message: Any) -> dict[str, Any]:
     """Return one choice of a chat completion."""
-    made = {"index": index, "message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}
-    return made if logprobs is None else {**made, "logprobs": {"content": logprobs}}
+    fields = {"index": index, "message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}
+    return fields if logprobs is None else {**fields, "logprobs": {"content": logprobs}}
 
 
 def chat(*choices: Mapping[str, Any], model: str = "small", usage: Any = USAGE, **more: Any) -> dict[str, Any]:
     """Return a chat completion; `usage=None` leaves it out."""
-    made = {"id": "chat-1", "object": "chat.completion", "created": 1, "model": model, "choices": list(choices)} | more
-    return made if usage is None else {**made, "usage": usage}
+    body = {"id": "chat-1", "object": "chat.completion", "created": 1, "model": model, "choices": list(choices)} | more
+    return body if usage is None else {**body, "usage": usage}
 
 
 def good(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """Return the faultless answer to a request: a Yes to a judge, the Danube to everybody else."""
     wants = body.get("logprobs")
     if is_judge(body):
-        said = choice("Yes", logprobs=verdict_logprobs(0.95) if wants else None)
+        answer = choice("Yes", logprobs=verdict_logprobs(0.95) if wants else None)
     else:
         words = [entry(word, -0.1) for word in ANSWER.replace(" ", "| ").split("|")]
-        said = choice(ANSWER, logprobs=words if wants else None)
-    return chat(said, **{"model": body["model"], **changes})
+        answer = choice(ANSWER, logprobs=words if wants else None)
+    return chat(answer, **{"model": body["model"], **changes})
 
 
 def with_usage(**counts: Any) -> Any:

@@ -34,8 +34,8 @@ def good(body: Mapping[str, Any]) -> dict[str, Any]:
 def answer_of(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer in a good reply."""
     answers = reply["answers"]
-    found: dict[str, Any] = answers[0] if isinstance(answers, list) else answers["right"]
-    return found
+    answer: dict[str, Any] = answers[0] if isinstance(answers, list) else answers["right"]
+    return answer
 
 
 def _with(**fields: Any) -> Change:

@@ -159,8 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _status_body(faults: FaultServer, key: str | None) -> bytes:
-    said = faults.text.replace("KEY", (key or "").removeprefix("Bearer ")) or f"it went wrong with {key}"
-    return encode({"error": {"message": said, "type": "some_error", "param": "max_tokens"}})
+    message = faults.text.replace("KEY", (key or "").removeprefix("Bearer ")) or f"it went wrong with {key}"
+    return encode({"error": {"message": message, "type": "some_error", "param": "max_tokens"}})
 
 
 def _html(handler: Any, _body: Any) -> None:
@@ -170,8 +170,8 @@ def _html(handler: Any, _body: Any) -> None:
 def _refuses_logprobs(handler: Any, body: Any) -> None:
     """Answer as OpenAI's reasoning models do, which take no log-probs."""
     if body.get("logprobs"):
-        said = {"message": "Unsupported parameter: 'logprobs' is not supported with this model.", "param": "logprobs"}
-        handler._send(400, encode({"error": {**said, "type": "invalid_request_error"}}))
+        error = {"message": "Unsupported parameter: 'logprobs' is not supported with this model.", "param": "logprobs"}
+        handler._send(400, encode({"error": {**error, "type": "invalid_request_error"}}))
     else:
         handler._send(200, encode(PAYLOADS["no_logprobs"](body)))
 

@@ -110,10 +110,10 @@ def _calls(*pieces: tuple[Any, str | None, str | None, str]) -> Callable[[Mappin
 
     def mode(body: Mapping[str, Any]) -> Lines:
         lines = list[bytes]()
-        for index, told, name, arguments in pieces:
+        for index, call_id, name, arguments in pieces:
             call: dict[str, Any] = {"function": {"arguments": arguments} | ({} if name is None else {"name": name})}
             call |= {} if index is ... else {"index": index}
-            call |= {} if told is None else {"id": told, "type": "function"}
+            call |= {} if call_id is None else {"id": call_id, "type": "function"}
             lines.append(_chunk(body, [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]))
         return [*lines, _piece(body, None, "tool_calls"), _usage(body), _DONE]
 
@@ -125,7 +125,7 @@ def as_stream(payload: Mapping[str, Any]) -> Lines:
     choices = payload.get("choices")
     if isinstance(choices, list):
         pieces = [
-            {**one, "delta": one.get("message"), "message": None} if isinstance(one, dict) else one for one in choices
+            {**raw, "delta": raw.get("message"), "message": None} if isinstance(raw, dict) else raw for raw in choices
         ]
         payload = {**payload, "choices": pieces, "object": "chat.completion.chunk"}
     return [b"data: " + encode(payload) + b"\n\n", _DONE]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit.made import TWO_RUNGS
+from unit.builders import TWO_RUNGS
 
 from cascade import Orchestrator
 from cascade.chat import ChatRequest
@@ -36,9 +36,9 @@ def ask(bad: Any, good: Any = GOOD, **fields: Any) -> Answer:
 
 def sent(message: dict[str, Any]) -> dict[str, Any]:
     """Return a payload with a message as it stands."""
-    made: Any = reply("")
-    made["choices"][0]["message"] = {"role": "assistant", "content": None, **message}
-    return dict(made)
+    payload: Any = reply("")
+    payload["choices"][0]["message"] = {"role": "assistant", "content": None, **message}
+    return dict(payload)
 
 
 def nested(levels: int) -> Any:
@@ -49,9 +49,9 @@ def nested(levels: int) -> Any:
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
-ONE, DEMANDED = {"tool_choice": {"type": "function", "function": {"name": "add"}}}, {"tool_choice": "required"}
+CALL_ADD, DEMANDED = {"tool_choice": {"type": "function", "function": {"name": "add"}}}, {"tool_choice": "required"}
 BOTH = {"tools": [*TOOLS, {"type": "function", "function": {"name": "drop"}}]}
-ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [ONE["tool_choice"]]}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [CALL_ADD["tool_choice"]]}}
 AS_JSON, NO_HELP = {"tools": [], "response_format": SCHEMA}, {"type": "refusal", "refusal": "I cannot help with that."}
 NAMED = {**CALL, "function": {"name": ["add"], "arguments": "{}"}}
 CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "add", "input": "1"}}
@@ -75,7 +75,7 @@ FAULTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "F105 a call where none is allowed": (GOOD, "none may be", {"tool_choice": "none"}),
     "F106 no call where one is demanded": (reply("Sure."), "one must be", DEMANDED),
     "F106 no call where one of some is": (reply("Sure."), "one must be", {**BOTH, "tool_choice": ALLOWED}),
-    "F106 another tool than is demanded": (reply("Sure."), "'add' was not called", ONE),
+    "F106 another tool than is demanded": (reply("Sure."), "'add' was not called", CALL_ADD),
     "F107 cut in the middle of the arguments": (calling('{"n"', finish_reason="length"), "was cut", {}),
     "F108 a reply that is no JSON": (reply("one"), "not JSON", AS_JSON),
     "F108 a reply that breaks the schema": (reply('{"n": "1"}'), "JSON schema", AS_JSON),
@@ -90,17 +90,17 @@ FAULTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_served_with_a_warning_only_where_no_model_is_left(name):
-    bad, said, fields = FAULTS[name]
+    bad, problem, fields = FAULTS[name]
     good = reply("2") if fields.get("tool_choice") == "none" else reply('{"n": 1}') if fields is AS_JSON else GOOD
     answer, last = ask(bad, good, **fields), ask(bad, bad, **fields)
     assert answer.message == good["choices"][0]["message"]
-    assert any(said in warning for warning in answer.warnings)
+    assert any(problem in warning for warning in answer.warnings)
     assert [step.signals["message_faults"] > 0 for step in answer.steps] == [True, False]  # type: ignore[operator]
     sent_message = bad["choices"][0]["message"]
     in_parts = isinstance(sent_message.get("content"), list)  # a refusal in a part has a field of its own, once read
     refused = {**sent_message, "content": None, "refusal": NO_HELP["refusal"]}
     assert last.message == (refused if in_parts else sent_message)
-    assert any("no other model is left" in warning and said in warning for warning in last.warnings)
+    assert any("no other model is left" in warning and problem in warning for warning in last.warnings)
 
 
 @pytest.mark.parametrize("mode", ["refusal", "stream_refusal"])

@@ -36,11 +36,11 @@ def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Orchest
         bench.server.closing.wait()
         handler._send(200, encode(good(body)))
 
-    def made(**settings: Any) -> Orchestrator:
+    def build(**settings: Any) -> Orchestrator:
         monkeypatch.setitem(RAW, "waits", waits)
         return bench.alone("waits", **settings)
 
-    return made
+    return build
 
 
 @pytest.mark.parametrize("way", ["ask", "stream", "many"])
@@ -70,8 +70,8 @@ def test_f48_close_ends_what_other_threads_ask(bench, slow, way):
     assert len(came) == 3
     for error in came:
         stopped = error.results if isinstance(error, BatchError) else [error]
-        assert all(isinstance(one, UsageError) for one in stopped), stopped
-        assert any(type(one) is ClosedError for one in stopped)
+        assert all(isinstance(failure, UsageError) for failure in stopped), stopped
+        assert any(type(failure) is ClosedError for failure in stopped)
     assert bench.server.count() <= (6 if way == "many" else 3)  # those under way, which may arrive a little later
 
 
@@ -90,7 +90,7 @@ async def test_f48_aclose_ends_what_other_tasks_ask(bench, slow, way):
     await asyncio.to_thread(until, lambda: bench.server.count() >= 3)
     await orchestrator.aclose()
     came = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(one, BatchError if way == "amany" else ClosedError) for one in came), came
+    assert all(isinstance(error, BatchError if way == "amany" else ClosedError) for error in came), came
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
@@ -144,19 +144,19 @@ def test_f47_ctrl_c_in_ask_many_stops_at_once(bench, monkeypatch, tmp_path):
         assert process.stdout is not None
         until(lambda: bench.server.count() >= 5)
         process.send_signal(signal.SIGINT)
-        made = bench.server.count()
-        out, said = process.communicate(timeout=PATIENCE_S)
+        calls = bench.server.count()
+        out, errors = process.communicate(timeout=PATIENCE_S)
     assert "interrupted" in out
-    assert process.returncode == 0, said
-    assert bench.server.count() == made == 5
+    assert process.returncode == 0, errors
+    assert bench.server.count() == calls == 5
 
 
 def test_a_provider_that_cannot_be_stopped_makes_no_further_call():
     """A provider of one's own may block; `close` does not wait for it long, and the walk goes no further."""
-    begun, go_on, asked = threading.Event(), threading.Event(), []
+    begun, go_on, roles = threading.Event(), threading.Event(), []
 
     def script(request: Any) -> str:
-        asked.append(request.role)
+        roles.append(request.role)
         begun.set()
         go_on.wait(PATIENCE_S)
         return "Answer: Danube"
@@ -178,7 +178,7 @@ def test_a_provider_that_cannot_be_stopped_makes_no_further_call():
     threading.Timer(0.2, go_on.set).start()
     orchestrator.close()
     thread.join(PATIENCE_S)
-    assert asked == ["base"]
+    assert roles == ["base"]
     assert len(came) == 1
 
 

@@ -154,7 +154,7 @@ class Figures:
 
     kills: int = 0
     kills_in_the_calls: int = 0
-    asked: int = 0
+    requests: int = 0
     distinct: int = 0
     in_flight: int = 0
     paid_again: int = 0
@@ -245,7 +245,7 @@ class Campaign:
     def _note(self, recorded: set[str], arrived: list[str], on_disk: dict[str, str] | None) -> None:
         """Take in one run: what it asked, and what it left on record. `on_disk` is None where it ended well."""
         figures = self.figures
-        figures.asked += len(arrived)
+        figures.requests += len(arrived)
         figures.paid_again += sum(digest in recorded for digest in arrived)
         figures.paid_again += sum(count - 1 for count in Counter(arrived).values())
         finished = self.log.exists()
@@ -290,6 +290,6 @@ def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path, kills
             campaign = Campaign(Path(mkdtemp(dir=tmp_path)), server, count, chance, figures)
             figures.kills += campaign.run(kills - figures.kills)
     assert (figures.kills, figures.paid_again, figures.rows_lost) == (kills, 0, 0)
-    assert figures.asked == figures.distinct + figures.in_flight
+    assert figures.requests == figures.distinct + figures.in_flight
     assert figures.in_flight <= THREADS * kills
     assert figures.kills_in_the_calls >= kills // 4, "the kills came before or after the calls"

@@ -39,7 +39,7 @@ def written(bench: Bench, text: str) -> Path:
 
 
 def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
-    found = problems(
+    lines = problems(
         {
             "models": {
                 "base": {"model": "small", "price": {"input": 1.0}, "max_tokens": KEY},
@@ -55,7 +55,7 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
             1: 2,
         }
     )
-    for path, said in {
+    for path, hint in {
         "models.base.price.output": "missing",
         "models.base.max_tokens": "integer",
         "models.guide.temprature": "did you mean temperature?",
@@ -68,8 +68,8 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
         "api_key": "api_key_env",
         "[1]": "strings",
     }.items():
-        assert [line for line in found if line.startswith(f"{path}:") and said in line], f"{path} not in {found}"
-    assert KEY not in str(found)
+        assert [line for line in lines if line.startswith(f"{path}:") and hint in line], f"{path} not in {lines}"
+    assert KEY not in str(lines)
 
 
 def test_f66_tags_aliases_and_size(bench):
@@ -78,8 +78,8 @@ def test_f66_tags_aliases_and_size(bench):
     assert "aliases" in problem
     assert "larger than" in problems(written(bench, "# " + "x" * 2_000_000 + "\nmodels: {}\n"))[0]
     marker = bench.folder / "made"
-    found = problems(written(bench, f"models: !!python/object/apply:os.mkdir [{marker}]\n"))
-    assert "python/object" in found[0]
+    lines = problems(written(bench, f"models: !!python/object/apply:os.mkdir [{marker}]\n"))
+    assert "python/object" in lines[0]
     assert not marker.exists()
 
 
@@ -92,9 +92,9 @@ def _with_key(place: str, value: Any = KEY) -> dict[str, Any]:
 
 def test_f67_a_key_in_the_settings_is_refused_with_advice(bench):
     for settings in (_with_key("model.api_key"), _with_key("provider.api_key_env"), _with_key("model.model")):
-        found = problems(settings)
-        assert any("api_key_env: NAME" in line for line in found), found
-        assert KEY not in "\n".join(found)
+        lines = problems(settings)
+        assert any("api_key_env: NAME" in line for line in lines), lines
+        assert KEY not in "\n".join(lines)
 
 
 @each(
@@ -102,14 +102,14 @@ def test_f67_a_key_in_the_settings_is_refused_with_advice(bench):
     [f"http://h/v1?key={KEY}", f"http://user:{PLAIN_KEY}@h/v1", "http://h/v1?key=AIzaSyA12345678901234567890"],
 )
 def test_f67_a_key_in_an_address_is_refused(address):
-    found = problems(_with_key("provider.api_base", address))
-    assert not any(key in "\n".join(found) for key in (KEY, PLAIN_KEY, "AIzaSyA12345678901234567890"))
+    lines = problems(_with_key("provider.api_base", address))
+    assert not any(key in "\n".join(lines) for key in (KEY, PLAIN_KEY, "AIzaSyA12345678901234567890"))
 
 
 @each("text", ["[api_key, {}\n", "? - api_key: {}\n: *none\n"])
 def test_f67_nor_does_a_file_that_cannot_be_read_show_it(bench, text):
-    found = problems(written(bench, text.replace("{}", PLAIN_KEY)))
-    assert PLAIN_KEY not in "\n".join(found)
+    lines = problems(written(bench, text.replace("{}", PLAIN_KEY)))
+    assert PLAIN_KEY not in "\n".join(lines)
 
 
 def test_f67_a_key_from_the_environment_is_in_no_repr(bench):
@@ -127,13 +127,13 @@ METADATA = [
 ]  # fmt: skip
 
 
-@each("address, said", [
+@each("address, problem", [
     *((f"{scheme}://{host}/latest", "metadata") for host in METADATA for scheme in ("http", "HTTP")),
     *((address, "") for address in ("ftp://h/", "file:///etc/passwd", "h:8000", "http://", "http://[::1", "http://h:99999999/")),
 ])  # fmt: skip
 @each("place", ["model.api_base", "provider.api_base"])
-def test_f74_metadata_addresses_and_what_is_none_are_refused(place, address, said):
-    assert any("api_base" in line and said in line for line in problems(_with_key(place, address)))
+def test_f74_metadata_addresses_and_what_is_none_are_refused(place, address, problem):
+    assert any("api_base" in line and problem in line for line in problems(_with_key(place, address)))
 
 
 def test_f74_another_address_is_taken():
@@ -154,16 +154,16 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(tmp
     os.mkfifo(pipe)
     device.symlink_to("/dev/zero")
     for path, kind in ((pipe, "a pipe"), (device, "a device")):
-        said = f"not a regular file but {kind}"
+        problem = f"not a regular file but {kind}"
         for read, error in ((read_rows, UsageError), (read_questions, UsageError), (load, ConfigError)):
-            with pytest.raises(error, match=said):
+            with pytest.raises(error, match=problem):
                 list(read(path))
         for arguments in (["ask", "x", "--config"], ["ask", "x", "--context"], ["prove"]):
             monkeypatch.setattr(sys, "argv", ["cascade", *arguments, str(path)])
             with pytest.raises(SystemExit) as ended:
                 main()
             assert ended.value.code == 2
-            assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+            assert problem in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 def test_f66_a_prompt_that_is_a_pipe_or_has_no_end_is_refused(tmp_path):

@@ -43,14 +43,14 @@ JUDGED = {"kind": "threshold", "signal": "p_yes", "threshold": -0.5}
 Outcome = tuple[type[ProviderError] | float, str, int]
 """The error, or P(yes); what is billed; HTTP requests."""
 BAD: Outcome = (BadResponseError, "maybe", 2)
-SAID: Outcome = (P_YES, "yes", 1)
+GOOD: Outcome = (P_YES, "yes", 1)
 UNSURE: Outcome = (P_YES, "estimated", 1)
 DOWN: Outcome = (ProviderUnavailableError, "no", 3)
 TOO_FAST: Outcome = (RateLimitedError, "no", 3)
 
 OUTCOMES: dict[str, Outcome] = {
     **dict.fromkeys(DECISIONS, BAD),
-    **dict.fromkeys(("ok", "envelope", "dated_echo", "no_echo"), SAID),
+    **dict.fromkeys(("ok", "envelope", "dated_echo", "no_echo"), GOOD),
     "sure": (1.0, "yes", 1),
     "sure_no": (0.0, "yes", 1),
     "tiny": (5e-324, "yes", 1),
@@ -168,15 +168,15 @@ async def through_litellm(bench: Bench, mode: str, dialect: str) -> Completion:
     bench.server.modes["decider"] = mode
     endpoint = Endpoint(f"{bench.server.address.removesuffix('/v1')}{path}", KEY, None, dialect)
     statement, data = Message("system", "It is right."), Message("user", '{"answer": "4"}')
-    asked = Request(model, (statement, data), "judge", "judge", 2, Question("?"), 1, top_logprobs=20)
-    return await Guard(LiteLLM({model: endpoint}), sleep=at_once).complete(asked, Deadline.after(100.0))
+    request = Request(model, (statement, data), "judge", "judge", 2, Question("?"), 1, top_logprobs=20)
+    return await Guard(LiteLLM({model: endpoint}), sleep=at_once).complete(request, Deadline.after(100.0))
 
 
 @pytest.mark.parametrize("dialect", [pytest.param(dialect, marks=needs_litellm) for dialect in KINDS])
 async def test_through_litellm_the_reader_is_the_same(bench, dialect):
-    made = await through_litellm(bench, "ok", dialect)
-    assert read(made).p_yes == pytest.approx(P_YES)
-    assert made.usage[:2] == (TOKENS, 0)
+    completion = await through_litellm(bench, "ok", dialect)
+    assert read(completion).p_yes == pytest.approx(P_YES)
+    assert completion.usage[:2] == (TOKENS, 0)
     assert bench.server.keys == [f"Bearer {KEY}"]
 
 

@@ -131,9 +131,9 @@ def served(request: Any, upstream: FaultServer, monkeypatch: pytest.MonkeyPatch)
 
 
 def body_of(path: str, extra: dict[str, Any], *, stream: bool) -> dict[str, Any]:
-    asked: dict[str, Any] = {"input": "Hi"} if path == "/v1/responses" else {"messages": HI}
+    request: dict[str, Any] = {"input": "Hi"} if path == "/v1/responses" else {"messages": HI}
     limit = {"max_tokens": 40} if path == "/v1/messages" else {}
-    return {"model": "cascade", "stream": stream, **asked, **limit, **extra}
+    return {"model": "cascade", "stream": stream, **request, **limit, **extra}
 
 
 def placed(value: Any, away: FaultServer) -> Any:
@@ -221,7 +221,7 @@ def test_the_operator_opens_a_field_for_one_model(upstream, monkeypatch):
         answer = served.chat(HI, min_p=0.1, store=False)
     assert upstream.requests[-1]["min_p"] == 0.1
     assert upstream.requests[-1]["store"] is False
-    assert len([said for said in answer.warnings if "min_p" in said or "store" in said]) == 2  # the guide has neither
+    assert len([note for note in answer.warnings if "min_p" in note or "store" in note]) == 2  # the guide has neither
 
 
 @each("name", [name for name in HOSTILE if is_closed(name)])
@@ -253,9 +253,9 @@ def test_a_field_that_would_steer_litellm_is_refused_even_if_it_is_opened(upstre
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_litellm_fetches_no_address_of_a_message(model, stream, away):
-    made = config("litellm", "http://127.0.0.1:1/v1")
-    made["models"]["base"] = {"model": model, "price": {"input": 1, "output": 1}}
-    with Orchestrator.from_config(made) as served:
+    settings = config("litellm", "http://127.0.0.1:1/v1")
+    settings["models"]["base"] = {"model": model, "price": {"input": 1, "output": 1}}
+    with Orchestrator.from_config(settings) as served:
         async with asgi(served) as client:
             body = {"model": "cascade", "messages": placed(IMAGE, away), "stream": stream}
             response = await client.post(PATHS[0], json=body)
@@ -267,11 +267,11 @@ async def test_litellm_fetches_no_address_of_a_message(model, stream, away):
 @pytest.mark.parametrize("model", ["openai/small", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"])
 @pytest.mark.parametrize("own", [True, False])
 def test_litellm_fetches_no_file_of_a_message(part, model, own, upstream, away):
-    made = config("litellm", upstream.address)
+    settings = config("litellm", upstream.address)
     place = {"api_base": upstream.address} if own else {}
-    made["models"]["base"] = {"model": model, "price": {"input": 1, "output": 1}, **place}
+    settings["models"]["base"] = {"model": model, "price": {"input": 1, "output": 1}, **place}
     before = upstream.count()
-    with Orchestrator.from_config(made) as served, pytest.raises(UsageError):
+    with Orchestrator.from_config(settings) as served, pytest.raises(UsageError):
         served.chat([{"role": "user", "content": [placed(part, away)]}])
     assert (upstream.count(), away.paths) == (before, [])
 

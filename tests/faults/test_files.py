@@ -30,8 +30,8 @@ FORMS = ("log.jsonl", "log.jsonl.gz", "log.parquet")
 
 
 def row(number: int, **columns: Any) -> dict[str, Any]:
-    made = {"episode_id": f"q{number}", "question": f"Which {number}?", "step": 1, "schema_version": SCHEMA_VERSION}
-    return dict.fromkeys(COLUMNS) | made | columns
+    values = {"episode_id": f"q{number}", "question": f"Which {number}?", "step": 1, "schema_version": SCHEMA_VERSION}
+    return dict.fromkeys(COLUMNS) | values | columns
 
 
 @pytest.fixture(params=FORMS)
@@ -40,7 +40,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def ids(path: Path, dropped: Dropped | None = None) -> list[str]:
-    return [one["episode_id"] for one in read_rows(path, dropped)]
+    return [record["episode_id"] for record in read_rows(path, dropped)]
 
 
 def ids_or_refusal(path: Path, dropped: Dropped) -> tuple[list[str], str]:
@@ -131,7 +131,7 @@ def test_f54_an_empty_file_is_no_parquet(tmp_path: Path) -> None:
 def test_f29_texts_of_any_kind_come_back(log: Path) -> None:
     odd = ["\x00\x01", "\u202e\u200b", "a\nb\r\nc\u2028d\x85", "\ufeff", '"\\', "𝔘𝔫𝔦", "x" * 10_000_000]
     write_rows(log, [row(i, answer=text) for i, text in enumerate(odd)])
-    assert [one["answer"] for one in read_rows(log)] == odd
+    assert [record["answer"] for record in read_rows(log)] == odd
 
 
 def test_f29_a_bomb_of_zeros_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +144,10 @@ def test_f29_a_bomb_of_zeros_does_not_fill_the_memory(tmp_path: Path, monkeypatc
         file.write(b"\n" + json.dumps(row(2)).encode() + b"\n")
     dropped = Dropped()
     tracemalloc.start()
-    found = [one["episode_id"] for one in read_rows(path, dropped)]
+    episodes = [record["episode_id"] for record in read_rows(path, dropped)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (found, dropped.count) == (["q1", "q2"], 1)
+    assert (episodes, dropped.count) == (["q1", "q2"], 1)
     assert peak < 20 << 20
 
 
@@ -279,17 +279,17 @@ def read_mutated_table(folder: Path, seed: int) -> None:
         return
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\0", "\ufffd")
-        records = [one for one in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if any(one)]
+        records = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if any(row)]
     except (UnicodeDecodeError, csv.Error):
         return
     if not records or records[0] != HEAD:
         return
-    whole = {one[0]: one for one in records[1:] if len(one) == len(HEAD)}  # of two with one id the last
-    assert len(whole.keys() - {one["episode_id"] for one in read}) <= dropped.rows.total()
-    once = {name for name, times in Counter(one[0] for one in records).items() if times == 1} & whole.keys()
-    for one in read if not dropped.rows else ():
-        answer = whole[one["episode_id"]][HEAD.index(f"{one['model']}_answer")] if one["episode_id"] in once else ""
-        assert not answer or one["answer"] == answer
+    whole = {row[0]: row for row in records[1:] if len(row) == len(HEAD)}  # of two with one id the last
+    assert len(whole.keys() - {row["episode_id"] for row in read}) <= dropped.rows.total()
+    once = {name for name, times in Counter(row[0] for row in records).items() if times == 1} & whole.keys()
+    for row in read if not dropped.rows else ():
+        answer = whole[row["episode_id"]][HEAD.index(f"{row['model']}_answer")] if row["episode_id"] in once else ""
+        assert not answer or row["answer"] == answer
 
 
 @pytest.mark.parametrize("seeds", [range(SHORT), pytest.param(range(SHORT, 2_000), marks=pytest.mark.long)])

@@ -194,7 +194,7 @@ def questions(folder: Path) -> set[str]:
 def test_f50_no_worker_gets_an_answer_of_another_and_all_are_on_record(tmp_path):
     """0.5.0: 40 of 160 answers belonged to another worker's question; workers of multiprocessing lost their traces."""
     assert json.loads(printed(_MIXED, tmp_path)) == [[0, 0, 0, 0], True, 5]  # a connection for each process
-    wanted = {f"number {worker}-{one}" for worker in (1, 2, 3, 4, 9) for one in range(6)}
+    wanted = {f"number {worker}-{turn}" for worker in (1, 2, 3, 4, 9) for turn in range(6)}
     assert questions(tmp_path) == {"number 0-0"} | wanted
 
 
@@ -228,4 +228,4 @@ cascade.close()
 def test_f50_a_fork_right_after_the_first_ask_loses_no_trace_while_the_parent_keeps_asking(tmp_path):
     """0.5.0: 6 of 10 episodes on record, `ImportError in an answer's trace`, exit code 0."""
     printed(_BUSY, tmp_path)
-    assert questions(tmp_path) == {"parent", *(f"child {number}-{one}" for number in range(3) for one in range(4))}
+    assert questions(tmp_path) == {"parent", *(f"child {number}-{turn}" for number in range(3) for turn in range(4))}

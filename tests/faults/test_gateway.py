@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from patience import PATIENCE_S, until
-from unit.server.served import ASK, CONFIG, WAIT_S, Held, asgi, listening, orchestrator
+from unit.server.served import ASK, CONFIG, WAIT_S, Gated, asgi, listening, orchestrator
 from unit.server.test_attacks import chat, connected, request, sent
 from unit.server.test_contract import SURE
 
@@ -49,8 +49,8 @@ async def gateway(faults: FaultServer, **settings: Any) -> AsyncIterator[httpx.A
         **settings,
     }
     async with Orchestrator.from_config(config) as served, asgi(served) as client:
-        for one in served.runtime.guards.values():
-            one.retry = RetryPolicy(max_retries=0)  # waits between tries are not what is looked at
+        for guard in served.runtime.guards.values():
+            guard.retry = RetryPolicy(max_retries=0)  # waits between tries are not what is looked at
         yield client
 
 
@@ -76,25 +76,25 @@ async def test_each_fault_ends_in_time_with_its_status(mode, status, again, stre
     loopback.modes["small"] = mode
     limits = {"timeouts": {"per_call_s": CALL_S}} if status == 504 else {}
     async with gateway(loopback, **limits) as client:
-        found = await ask(client, stream=stream)
-    assert found.status_code == status
-    assert ("x-should-retry" not in found.headers) is again
-    assert set(found.json()["error"]) == {"message", "type", "param", "code"}
+        response = await ask(client, stream=stream)
+    assert response.status_code == status
+    assert ("x-should-retry" not in response.headers) is again
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Exchange]]]:
     """Yield what HTTP exchanges are still held; nothing is collected but what nobody refers to."""
-    made: list[weakref.ref[Exchange]] = []
+    exchanges: list[weakref.ref[Exchange]] = []
 
     def noted(*given: Any, **more: Any) -> Exchange:
         exchange = Exchange(*given, **more)
-        made.append(weakref.ref(exchange))
+        exchanges.append(weakref.ref(exchange))
         return exchange
 
     monkeypatch.setattr(openai_http, "Exchange", noted)
     gc.disable()
-    yield made
+    yield exchanges
     gc.enable()
 
 
@@ -104,31 +104,31 @@ async def test_what_a_failed_request_read_is_freed_with_it(mode, stream, read, l
     """A full collection of what floods had left behind held up every request for 0.25 s (`benchmarks/gateway_faults`)."""
     loopback.modes["small"] = [mode, mode, "ok", mode]
     async with gateway(loopback) as client:
-        for one in guards(client).values():
-            one.retry = RetryPolicy(max_retries=1, first_wait_s=0.0)
+        for guard in guards(client).values():
+            guard.retry = RetryPolicy(max_retries=1, first_wait_s=0.0)
         headers = {"x-cascade-deadline-s": str(CALL_S)}
-        asked = 0
-        while asked < 3 or len(read) < 3:  # the deadline may pass before a busy machine makes an exchange
+        count = 0
+        while count < 3 or len(read) < 3:  # the deadline may pass before a busy machine makes an exchange
             await ask(client, headers=headers, stream=stream)
-            asked += 1
+            count += 1
         await asyncio.to_thread(
-            until, lambda: not any(one() for one in read)
+            until, lambda: not any(exchange() for exchange in read)
         )  # what was left on another loop ends there
 
 
 async def test_a_storm_of_429_is_told_when_to_come_again(loopback):
     loopback.modes["small"], loopback.headers = "429", {"Retry-After": "77"}
     async with gateway(loopback) as client:
-        found = [await ask(client) for _ in range(2 * FAILURES)]
-    assert {(one.status_code, one.headers["retry-after"]) for one in found} == {(429, "77")}
+        answers = [await ask(client) for _ in range(2 * FAILURES)]
+    assert {(answer.status_code, answer.headers["retry-after"]) for answer in answers} == {(429, "77")}
     assert loopback.count() == 2 * FAILURES  # a limit is no outage: no circuit opens, and nothing is tried twice
 
 
 async def test_while_the_base_hangs_the_guide_serves_and_soon_at_once(loopback):
     loopback.modes["small"] = "500"
     async with gateway(loopback) as client:
-        found = [await ask(client, "cascade") for _ in range(2 * FAILURES)]
-    assert {(one.status_code, one.headers["x-cascade-served-by"]) for one in found} == {(200, "large")}
+        answers = [await ask(client, "cascade") for _ in range(2 * FAILURES)]
+    assert {(answer.status_code, answer.headers["x-cascade-served-by"]) for answer in answers} == {(200, "large")}
     assert loopback.count("small") == FAILURES
     assert loopback.count("large") == 2 * FAILURES
 
@@ -161,14 +161,14 @@ async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_
     for module in (guard, event_loop):
         monkeypatch.setattr(module, "time", late)
     async with orchestrator(late, **given) as served, asgi(served) as client:
-        found = await ask(client, "cascade", headers)
+        best = await ask(client, "cascade", headers)
         assert late.now_s == pytest.approx(LATE_S, rel=0.01)
         late.never.add("small")
         nothing = await ask(client, "cascade", headers)
         wrong = await ask(client, "cascade", {"x-cascade-deadline-s": "soon"})
         metrics = (await client.get("/metrics")).text
-    assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "small")
-    assert found.headers["x-cascade-broken-off"] == "deadline"
+    assert (best.status_code, best.headers["x-cascade-served-by"]) == (200, "small")
+    assert best.headers["x-cascade-broken-off"] == "deadline"
     assert (nothing.status_code, nothing.json()["error"]["code"]) == (504, "provider_timeout")
     assert wrong.status_code == 400
     assert 'cascade_broken_off_total{by="deadline"} 1' in metrics
@@ -188,10 +188,10 @@ async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream, lo
     models = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "fallbacks": ["guide"]}}
     loopback.modes["small"] = "500"
     async with gateway(loopback, models=models) as client:
-        found = [await ask(client, stream=stream) for _ in range(2 * FAILURES)]
+        answers = [await ask(client, stream=stream) for _ in range(2 * FAILURES)]
         metrics = (await client.get("/metrics")).text
-    assert {(one.status_code, one.headers["x-cascade-served-by"]) for one in found} == {(200, "large")}
-    assert ("x-cascade-certificate" in found[0].headers) is False
+    assert {(answer.status_code, answer.headers["x-cascade-served-by"]) for answer in answers} == {(200, "large")}
+    assert ("x-cascade-certificate" in answers[0].headers) is False
     assert loopback.count("small") == FAILURES  # then the circuit is open, and the fallback is asked at once
     assert f'cascade_replaced_calls_total{{model="small"}} {2 * FAILURES}' in metrics
 
@@ -199,10 +199,10 @@ async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream, lo
 async def test_a_stream_is_tried_again_before_its_first_text(loopback):
     loopback.modes["small"] = ["503", "ok"]
     async with gateway(loopback) as client:
-        for one in guards(client).values():
-            one.retry = RetryPolicy(first_wait_s=0.0)
-        found = await ask(client, stream=True)
-    assert found.status_code == 200
+        for guard in guards(client).values():
+            guard.retry = RetryPolicy(first_wait_s=0.0)
+        response = await ask(client, stream=True)
+    assert response.status_code == 200
     assert loopback.count("small") == 2
 
 
@@ -261,12 +261,12 @@ def paths(value: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def replaced(body: dict[str, Any], path: tuple[Any, ...], junk: Any) -> dict[str, Any]:
-    made = deepcopy(body)
-    at: Any = made
+    changed = deepcopy(body)
+    at: Any = changed
     for name in path[:-1]:
         at = at[name]
     at[path[-1]] = junk
-    return made
+    return changed
 
 
 WRITTEN = reply('{"name": "f", "arguments": {"a": 1}}', logprobs=[-0.1] * 9)
@@ -279,29 +279,29 @@ async def test_no_body_makes_the_server_fail(path, answer):
     provider = FakeProvider(lambda _: answer)
     async with orchestrator(provider, budget={"caps": [{"usd": 1e6}]}) as served, asgi(served) as client:
         whole = {"model": "cascade", **BODIES[path]}
-        found = await client.post(path, json=whole)
-        assert found.status_code == 200, found.text
+        valid = await client.post(path, json=whole)
+        assert valid.status_code == 200, valid.text
         failed = []
         for way in paths(whole):
             for junk in JUNK:
-                said = await client.post(path, content=_encoded(replaced(whole, way, junk)), headers=_JSON)
-                if said.status_code not in {200, 400, 404, 502}:
-                    failed.append((way, junk, said.text))
+                response = await client.post(path, content=_encoded(replaced(whole, way, junk)), headers=_JSON)
+                if response.status_code not in {200, 400, 404, 502}:
+                    failed.append((way, junk, response.text))
     assert not failed
 
 
 @pytest.mark.parametrize(
-    ("written", "kept"),
+    ("written", "fits"),
     [
         ("18446744073709551615", True), ("-9223372036854775808", True), ('"123456789012345678901"', True),
         ("0.1234567890123456789", True), ("18446744073709551616", False), ("-9223372036854775809", False),
         ("9" * 300, False),
     ],
 )  # fmt: skip
-def test_a_whole_number_is_kept_to_the_digit_or_refused(written, kept):
+def test_a_whole_number_is_kept_to_the_digit_or_refused(written, fits):
     """The reader of JSON makes 18446744073709551616 a float: the models would read another number than was sent."""
     body = f'{{"tools": [{written}]}}'.encode()
-    if kept:
+    if fits:
         assert parsed_object(body, ServerConfig()) == {"tools": [json.loads(written)]}
         return
     with pytest.raises(GatewayError, match="more than 64 bits"):
@@ -411,8 +411,8 @@ async def test_a_line_end_behind_a_path_takes_no_scope_away(path):
     keys = [{"name": "nobody", "sha256": KEY.sha256, "scopes": ("view",)}, {"name": "admin", "sha256": EXPIRED.sha256}]
     async with orchestrator(SURE, server={"keys": keys}) as served, asgi(served) as client:
         for method in ("GET", "POST"):
-            said = await client.request(method, f"{path}%0A", json=ASK, headers={"authorization": f"Bearer {KEY.key}"})
-            assert said.status_code == 404, said.text
+            reply = await client.request(method, f"{path}%0A", json=ASK, headers={"authorization": f"Bearer {KEY.key}"})
+            assert reply.status_code == 404, reply.text
 
 
 @pytest.mark.parametrize("mode", ["401", "403", "500", "html_200", "echo_key_in_200", "bad_json", "reset", "redirect"])
@@ -425,29 +425,29 @@ async def test_no_error_shows_the_providers_key_or_address(mode, monkeypatch, ca
         async with served, asgi(served) as client:
             for guard in served.runtime.guards.values():
                 guard.retry = RetryPolicy(max_retries=0)
-            found = [await client.post("/v1/chat/completions", json={"model": "small", "messages": ASK, "stream": stream})
-                     for stream in (False, True)]  # fmt: skip
-    for one in found:
-        assert one.status_code >= 400
-        said = one.text + str(one.headers) + caplog.text
-        assert PROVIDER_KEY not in said
-        assert PASSWORD not in said
-        assert "/v1/chat" not in said
+            both = [await client.post("/v1/chat/completions", json={"model": "small", "messages": ASK, "stream": stream})
+                    for stream in (False, True)]  # fmt: skip
+    for response in both:
+        assert response.status_code >= 400
+        output = response.text + str(response.headers) + caplog.text
+        assert PROVIDER_KEY not in output
+        assert PASSWORD not in output
+        assert "/v1/chat" not in output
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_gives_back_what_its_call_did_not_cost(stream):
-    held = Held({"large": [SURE]}, after_words=1 if stream else 0)
+    gated = Gated({"large": [SURE]}, after_words=1 if stream else 0)
     settings: Any = {"budget": {"caps": [{"usd": 1.0}]}, "server": {"limits": {"at_once": 1}}}
-    with orchestrator(held, **settings) as served, listening(served) as address:
+    with orchestrator(gated, **settings) as served, listening(served) as address:
         with connected(address) as open_:
             open_.sendall(request(chat(model="large", stream=stream)))
-            assert held.waiting.wait(WAIT_S)
+            assert gated.waiting.wait(WAIT_S)
         until(served.runtime.spending.unsettled.total)
         assert sent(address, request(chat(), "Connection: close")).startswith(b"HTTP/1.1 429")  # its place is taken
-        held.go()
+        gated.go()
         ledger = served.runtime.spending.ledger
         until(lambda: not ledger.account("all").held)
         stands = ledger.account("all")
     assert stands == Account(100 * 10_000 + 10 * 20_000, 0)
-    assert not held.cancelled.is_set()
+    assert not gated.cancelled.is_set()

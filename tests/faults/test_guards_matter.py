@@ -29,7 +29,7 @@ TakeOut = Callable[[Bench], Any]
 def scenario(name: str, home: ModuleType | Test) -> Test:
     """Return the first test of a fault in its module, or the given one, with the first of each of its parameters."""
     named = f"test_{name.split(maxsplit=1)[0].lower()}_"
-    test = home if callable(home) else next(one for title, one in vars(home).items() if title.startswith(named))
+    test = home if callable(home) else next(member for title, member in vars(home).items() if title.startswith(named))
     given: dict[str, Any] = {}
     for mark in getattr(test, "pytestmark", ()):
         if mark.name == "parametrize":
@@ -70,8 +70,8 @@ def _ignore_errors(bench: Bench) -> None:
 
 
 def usage_as_told(raw: Any, *_: Any) -> Usage:
-    told = raw or {}
-    return Usage(told.get("prompt_tokens", 0), told.get("completion_tokens", 0))
+    usage = raw or {}
+    return Usage(usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0))
 
 
 def _stop_where_it_ends(bench: Bench) -> None:
@@ -99,12 +99,12 @@ def _first_usage_counts(bench: Bench) -> None:
 
 
 def _naive_block(fields: Any) -> str:
-    lines = "\n".join(f"{name}: {said}" for name, said in fields.items())
+    lines = "\n".join(f"{name}: {value}" for name, value in fields.items())
     return f"<data>\n{lines}\n</data>"
 
 
-def _naive_verdict(said: str) -> tuple[bool, None]:
-    return "yes" in said.lower(), None
+def _naive_verdict(verdict: str) -> tuple[bool, None]:
+    return "yes" in verdict.lower(), None
 
 
 def _accept_anything(scores: Any, *_: Any, **__: Any) -> engine.Actions:
@@ -141,7 +141,7 @@ _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFO
 _EXTRAS_REQUIRED = "import cascade.providers.litellm as adapter\nadapter.create = lambda _: __import__('litellm')"
 
 GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
-    "F12 quote": (test_transport, instead(openai_http, "quote", lambda said, _secrets: said)),
+    "F12 quote": (test_transport, instead(openai_http, "quote", lambda words, _secrets: words)),
     "F12 retry": (partial(check, mode="html_200"), instead(reading.BadResponseError, "retryable", False)),
     "F13": (test_transport, _wall_clock),
     "F14": (partial(check, mode="empty_choices"), instead(reading, "first_choice", lambda choices, _notes: choices[0])),
@@ -164,13 +164,13 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F26 partial": (test_payload, instead(guard, "_interrupted", lambda error, _assembler: error)),
     "F27": (partial(check, mode="stream_no_finish", way="stream"), _stop_where_it_ends),
     "F28": (partial(check, mode="stream_usage_doubled", way="stream"), _first_usage_counts),
-    "F29": (partial(check, mode="odd_characters"), instead(reading, "storable", lambda said, _notes: said)),
+    "F29": (partial(check, mode="odd_characters"), instead(reading, "storable", lambda words, _notes: words)),
     "F30": (
         partial(check, mode="unordered_choices"),
         instead(reading, "first_choice", lambda choices, _notes: choices[0]),
     ),
     "F40": (test_guide, instead(prompts, "data_block", _naive_block)),
-    "F40 tokens": (test_guide, instead(text, "defuse", lambda said: said)),
+    "F40 tokens": (test_guide, instead(text, "defuse", lambda words: words)),
     "F41": (test_guide, instead(reply, "is_answer", bool)),
     "F42": (test_guide, instead(verdict, "read_text", _naive_verdict)),
     "F43": (test_guide, instead(nodes, "ProviderError", _NothingError)),

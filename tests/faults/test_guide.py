@@ -39,16 +39,16 @@ NO_VERDICTS = (
 )
 
 
-def _accepted(bench: Bench, question: str, said: str) -> bool:
+def _accepted(bench: Bench, question: str, text: str) -> bool:
     """Whether a wrong answer is accepted; what the guide reads is checked on the way."""
 
     def script(request: Request) -> Any:
-        return gullible_guide(request) if request.purpose == "judge" else reply(said)
+        return gullible_guide(request) if request.purpose == "judge" else reply(text)
 
     orchestrator, fake = bench.scripted(script, strategy={"rounds": 1})
     answer = orchestrator.ask(question)
     (judged,) = [request for request in fake.requests if request.purpose == "judge"]
-    if said != "Answer: Elbe" or question != QUESTION:
+    if text != "Answer: Elbe" or question != QUESTION:
         assert_contained(judged)
     for request in fake.requests:
         assert_defused(request)
@@ -58,14 +58,14 @@ def _accepted(bench: Bench, question: str, said: str) -> bool:
 
 @pytest.mark.parametrize("way", ["reasoning", "answer", "no form", "question"])
 def test_f40_no_text_reaches_an_instruction(bench, way):
-    asked = {
+    fill = {
         "answer": lambda attack: (QUESTION, f"Answer: {attack}"),
         "reasoning": lambda attack: (QUESTION, f"Reasoning: so it is {attack}\nAnswer: Elbe"),
         "no form": lambda attack: (QUESTION, " ".join(attack.split())),
         "question": lambda attack: (f"{QUESTION} {attack}", "Answer: Elbe"),
     }[way]
     plain = _accepted(bench, QUESTION, "Answer: Elbe")
-    fooled = [_accepted(bench, *asked(attack)) for attack in ATTACKS if way != "answer" or "\n" not in attack]
+    fooled = [_accepted(bench, *fill(attack)) for attack in ATTACKS if way != "answer" or "\n" not in attack]
     assert len(fooled) >= 12
     assert sum(fooled) / len(fooled) <= plain + 0.02
 
@@ -84,18 +84,18 @@ def test_f40_nor_by_the_text_to_answer_from_or_the_guide_s_own_words(bench, atta
 
 
 @pytest.mark.parametrize("form", ["{}", "Answer: {}", "Reasoning: so\nAnswer: {}"])
-@pytest.mark.parametrize("said", ONE_TOKEN_ANSWERS)
-def test_f41_a_lone_token_scores_0_and_no_guide_is_paid(bench, said, form):
-    orchestrator, fake = bench.scripted({"small": [form.format(said)], "large": [reply("Yes", p_yes=0.99)]})
+@pytest.mark.parametrize("token", ONE_TOKEN_ANSWERS)
+def test_f41_a_lone_token_scores_0_and_no_guide_is_paid(bench, token, form):
+    orchestrator, fake = bench.scripted({"small": [form.format(token)], "large": [reply("Yes", p_yes=0.99)]})
     answer = orchestrator.ask(QUESTION)
     assert not [request for request in fake.requests if request.purpose == "judge"]
     assert answer.steps[0].signals["p_yes"] == 0.0
-    assert not {said, form.format(said)} & set(answer.answers)
+    assert not {token, form.format(token)} & set(answer.answers)
 
 
-@pytest.mark.parametrize("said", [said for said in NO_VERDICTS if said])
-def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench, said):
-    orchestrator, fake = bench.scripted({"small": ["Answer: Elbe"], "large": [reply(said, p_yes=0.99)]})
+@pytest.mark.parametrize("verdict", [phrase for phrase in NO_VERDICTS if phrase])
+def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench, verdict):
+    orchestrator, fake = bench.scripted({"small": ["Answer: Elbe"], "large": [reply(verdict, p_yes=0.99)]})
     answer = orchestrator.ask(QUESTION)
     assert [step.signals["p_yes"] for step in answer.steps] == [None, None]
     assert len(fake.requests) == 4, "it did not go on"

@@ -91,9 +91,9 @@ def test_f24_a_guide_that_refuses_logprobs_is_asked_without(bench, provider):
     bench.server.modes["large"] = "refuses_logprobs"
     orchestrator = bench.served(provider)
     assert orchestrator.ask(QUESTION).text == "Danube"
-    asked = bench.server.count("large")
+    before = bench.server.count("large")
     orchestrator.ask(QUESTION)
-    later = [r for r in bench.server.requests if r["model"] == "large"][asked:]
+    later = [r for r in bench.server.requests if r["model"] == "large"][before:]
     assert later
     assert not any(request.get("logprobs") for request in later)
 
@@ -107,9 +107,9 @@ def test_f24_a_guide_without_logprobs_is_sampled_instead(bench, provider):
     assert answer.steps[0].signals["p_yes"] == pytest.approx(3.5 / 4)
     assert answer.steps[0].signals["verdict_mass"] is None
     assert "without log-probs" in answer.explain()
-    asked = bench.server.count("large")
+    before = bench.server.count("large")
     orchestrator.ask(QUESTION)
-    later = [r for r in bench.server.requests if r["model"] == "large"][asked:]
+    later = [r for r in bench.server.requests if r["model"] == "large"][before:]
     assert [bool(request.get("logprobs")) for request in later] == [True, False, False]  # the others are samples
     assert len([r for r in bench.log.records if "no log-probs" in r.getMessage()]) == 1
 
@@ -162,11 +162,11 @@ def test_f29_the_question_may_hold_anything(bench, provider):
 )  # fmt: skip
 def test_f29_no_reader_of_text_is_slow(bench, start, piece):
     """Base and guide both say it; nothing that reads text may be superlinear (ReDoS)."""
-    said = [""]
-    orchestrator, _ = bench.scripted(lambda _request: chat(choice(said[0])))
+    current = [""]
+    orchestrator, _ = bench.scripted(lambda _request: chat(choice(current[0])))
 
     def ask(text: str) -> None:
-        said[0] = f"{start}{text}"
+        current[0] = f"{start}{text}"
         assert orchestrator.ask(QUESTION).text
 
     ask(piece * (200_000 // len(piece)) + "\nAnswer: Danube")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from cases import each
 from patience import PATIENCE_S
-from unit.made import TWO_MODELS, request
+from unit.builders import TWO_MODELS, request
 
 from cascade import errors
 from cascade.config import CascadeConfig, load, policy_section
@@ -158,9 +158,9 @@ def test_f69_escape_codes_and_markup_do_not_reach_the_terminal(bench, capsys):
         with pytest.raises(SystemExit):
             main()
             raise SystemExit(0)
-        said = capsys.readouterr()
-        assert "red" in said.out
-        assert not {"\x1b", "\x07"} & set(said.out + said.err)
+        captured = capsys.readouterr()
+        assert "red" in captured.out
+        assert not {"\x1b", "\x07"} & set(captured.out + captured.err)
 
 
 _LOOPBACK_ONLY = """
@@ -243,17 +243,17 @@ def chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and all that it leads to."""
     seen, left = set[int](), [error]
     while left:
-        one = left.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            left += [found for found in (one.__cause__, one.__context__) if found is not None]
+        current = left.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            left += [cause for cause in (current.__cause__, current.__context__) if cause is not None]
 
 
 def check(error: CascadeError) -> None:
-    for one in chain(error):
-        assert isinstance(one, CascadeError)
-        assert SHAPELESS_KEY not in f"{one} {one!r} {one.args} {one.__dict__}"
+    for cause in chain(error):
+        assert isinstance(cause, CascadeError)
+        assert SHAPELESS_KEY not in f"{cause} {cause!r} {cause.args} {cause.__dict__}"
     out = io.StringIO()
     traceback.print_exception(error, file=out)
     assert SHAPELESS_KEY not in out.getvalue()

@@ -43,7 +43,7 @@ NOBODY = 65_534
 def ask(cli: Callable[..., Ran], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., Ran]:
     """Ask one question of scripted models with the given traces; what was logged stands in `err`."""
 
-    def one(traces: str) -> Ran:
+    def run(traces: str) -> Ran:
         (tmp_path / "asked.yaml").write_text(
             "models: {base: small, guide: large}\n"
             "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
@@ -54,7 +54,7 @@ def ask(cli: Callable[..., Ran], tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ran = cli("ask", "Which river?", "-c", "asked.yaml")
         return ran._replace(err=ran.err + caplog.text)
 
-    return one
+    return run
 
 
 # --- F53: a full disk ---
@@ -176,20 +176,20 @@ def test_f53_a_folder_that_may_not_be_written_to_is_named(others_folder, name):
 
 
 @pytest.mark.parametrize(
-    ("prepare", "name", "said"),
+    ("prepare", "name", "problem"),
     [
         (lambda path: path.write_text("not a folder"), "here/traces.db", "cannot be written"),
         (lambda path: path.mkdir(), "here", "is not a file"),
         (lambda path: path.symlink_to(path.parent / "asked.yaml"), "here", "is a symbolic link"),
     ],
 )
-def test_f53_f70_what_cannot_be_the_file_is_named_and_the_answer_comes(ask, tmp_path, prepare, name, said):
+def test_f53_f70_what_cannot_be_the_file_is_named_and_the_answer_comes(ask, tmp_path, prepare, name, problem):
     prepare(tmp_path / "here")
     url = f"sqlite:///{tmp_path / name}"
     ran = ask(url)
-    assert (ran.code, "Danube" in ran.out, said in ran.err) == (0, True, True)
+    assert (ran.code, "Danube" in ran.out, problem in ran.err) == (0, True, True)
     ran = ask(f"{{store: '{url}', strict: true}}")
-    assert (ran.code, ran.out, said in ran.err) == (2, "", True)
+    assert (ran.code, ran.out, problem in ran.err) == (2, "", True)
     assert "provider" in (tmp_path / "asked.yaml").read_text()
 
 
@@ -228,9 +228,9 @@ def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(store_url, mo
             assert cascade.ask(f"number {number}").text == "Danube"
             writer(cascade).flush()
         assert writer(cascade).counts.lost == 8
-    said = [record.getMessage() for record in caplog.records if "not recorded" in record.getMessage()]
-    assert len(said) == 1
-    assert said[0].endswith("the store is broken")
+    messages = [record.getMessage() for record in caplog.records if "not recorded" in record.getMessage()]
+    assert len(messages) == 1
+    assert messages[0].endswith("the store is broken")
 
 
 def test_f53_at_the_end_a_broken_store_is_given_up(file_url, monkeypatch):
@@ -256,8 +256,8 @@ def test_f53_what_fails_for_a_while_is_written_later(store_url, monkeypatch, err
         assert writer(cascade).flush()
         assert (writer(cascade).counts[1:], writer(cascade).problem) == ((5, 0, 0, 3), None)
     assert problem is None or type(error).__name__ in problem or "busy" in problem
-    asked = [one["question"] for one in rows_in(store_url)]
-    assert list(dict.fromkeys(asked)) == [f"number {number}" for number in range(5)]  # in order
+    questions = [row["question"] for row in rows_in(store_url)]
+    assert list(dict.fromkeys(questions)) == [f"number {number}" for number in range(5)]  # in order
 
 
 def test_g4_a_server_that_hangs_is_said_to_fail_and_costs_no_answer(monkeypatch):
@@ -272,7 +272,7 @@ def test_g4_a_server_that_hangs_is_said_to_fail_and_costs_no_answer(monkeypatch)
             until(lambda: writer(cascade).problem is not None)
         assert writer(cascade).flush(PATIENCE_S)
         assert (writer(cascade).problem, writer(cascade).counts.lost) == (None, 0)
-        assert {one["question"] for one in rows_in(url)} == {"before", "meanwhile"}
+        assert {row["question"] for row in rows_in(url)} == {"before", "meanwhile"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -284,7 +284,7 @@ def test_f53_a_thread_that_ended_is_started_again_and_its_answers_are_counted_as
             until(lambda: writer(cascade).counts.lost == 1)
         cascade.ask("second")
         assert writer(cascade).flush()
-    assert {one["question"] for one in rows_in(file_url)} == {"second"}
+    assert {row["question"] for row in rows_in(file_url)} == {"second"}
 
 
 def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url, monkeypatch):
@@ -294,7 +294,7 @@ def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url, monkeypatch)
         assert writer(cascade).flush() is False
         cascade.ask("second")
         assert writer(cascade).flush() is True
-    assert (len(failed), {one["question"] for one in rows_in(file_url)}) == (1, {"second"})
+    assert (len(failed), {row["question"] for row in rows_in(file_url)}) == (1, {"second"})
 
 
 async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(file_url, monkeypatch):
@@ -322,11 +322,11 @@ def test_f53_a_server_that_drops_its_connections_is_found_again():
         cascade.ask("after")
         assert writer(cascade).flush()
         assert writer(cascade).counts.lost == 0
-        assert {one["question"] for one in rows_in(url)} == {"before", "after"}
+        assert {row["question"] for row in rows_in(url)} == {"before", "after"}
 
 
 @pytest.mark.parametrize(
-    ("state", "kind", "said"),
+    ("state", "kind", "problem"),
     [
         ("53100", StoreError, "disk is full"),
         ("3F000", UsageError, "no such schema"),
@@ -337,12 +337,12 @@ def test_f53_a_server_that_drops_its_connections_is_found_again():
         ("57P01", StoreError, "failed (57P01)"),
     ],
 )
-def test_every_answer_of_a_server_is_an_error_of_ours(state, kind, said):
+def test_every_answer_of_a_server_is_an_error_of_ours(state, kind, problem):
     psycopg = pytest.importorskip("psycopg")
     foreign = psycopg.errors.lookup(state)("no\nDETAIL: the row with a secret")
     error = translated(foreign, "postgresql://me:***@host/db")
     assert type(error) is kind
-    assert said in str(error)
+    assert problem in str(error)
     assert "secret" not in str(error)
 
 
@@ -424,9 +424,9 @@ class Hang:
 @pytest.fixture
 def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
     monkeypatch.setattr(link, "AGAIN_S", 0.0)
-    made = Hang(monkeypatch)
-    yield made
-    made.go.set()
+    hanging = Hang(monkeypatch)
+    yield hanging
+    hanging.go.set()
 
 
 def settings(folder: Path, parts: dict[str, Any]) -> dict[str, Any]:
@@ -434,7 +434,7 @@ def settings(folder: Path, parts: dict[str, Any]) -> dict[str, Any]:
     return {name: {"store": url, **more} if name != "timeouts" else more for name, more in parts.items()}
 
 
-async def asked(client: httpx.AsyncClient, deadline_s: float = PATIENCE_S) -> httpx.Response:
+async def ask_server(client: httpx.AsyncClient, deadline_s: float = PATIENCE_S) -> httpx.Response:
     headers = {"x-cascade-deadline-s": str(deadline_s)}
     return await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK}, headers=headers)
 
@@ -464,9 +464,9 @@ async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is
         with monkeypatch.context() as patch:
             patch.setattr(link, "LIMIT_S", -1.0)
             if name == "traces":  # an answer is there before its trace
-                await asked(client)
+                await ask_server(client)
                 until(lambda: served.runtime.failing_stores == ("traces",))
-            response = await asked(client)
+            response = await ask_server(client)
             metrics = (await client.get("/metrics")).text
         assert (response.status_code, response.headers.get("x-cascade-mode")) == (status, mode)
         assert response.headers.get("x-cascade-stores-failing") == (name if status == 200 else None)
@@ -474,14 +474,14 @@ async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is
         for way in served.runtime.links.values():
             way.limit_s = WAIT_S
         hang.go.set()
-        after = await asked(client)
+        after = await ask_server(client)
         assert await asyncio.to_thread(served.runtime.flush_traces, WAIT_S)
         assert (after.status_code, after.headers.get("x-cascade-mode")) == (200, None if mode is None else "observe")
         if served.runtime.spending is not None:
             cost, calls = round(1e9 * float(after.headers["x-cascade-cost-usd"])), 1 if status == 503 else 2
             account = served.runtime.spending.ledger.account
             until(lambda: account("all") == Account(spent=calls * cost, held=0))
-        assert "x-cascade-stores-failing" not in (await asked(client)).headers
+        assert "x-cascade-stores-failing" not in (await ask_server(client)).headers
     assert served.runtime.unrecorded is None
 
 
@@ -492,10 +492,10 @@ async def test_a_deadline_holds_whatever_hangs_and_a_client_in_a_hurry_makes_no_
     served = orchestrator({"small": [SURE] * 2, "large": [SURE] * 2}, **settings(tmp_path, parts))
     async with living(served) as client:
         hang.names = tuple(f"cascade-{name}" for name in parts)
-        assert (await asked(client, 0.3)).status_code in {200, 503, 504}
+        assert (await ask_server(client, 0.3)).status_code in {200, 503, 504}
         assert all(way.problem is None for way in served.runtime.links.values())
         hang.go.set()
-        assert (await asked(client)).status_code == 200
+        assert (await ask_server(client)).status_code == 200
 
 
 async def test_what_was_spent_and_never_booked_is_an_error_of_the_process(tmp_path, hang, monkeypatch):
@@ -504,7 +504,7 @@ async def test_what_was_spent_and_never_booked_is_an_error_of_the_process(tmp_pa
     async with living(served) as client:
         served.runtime.links["budget"].limit_s = 0.05
         hang.names = ("cascade-bookings", "cascade-budget")
-        cost = (await asked(client)).headers["x-cascade-cost-usd"]
+        cost = (await ask_server(client)).headers["x-cascade-cost-usd"]
         monkeypatch.setattr(link, "LIMIT_S", 0.0)  # it waits no longer for what hangs
     assert served.runtime.bookings.lost_nano_usd == round(1e9 * float(cost))
     assert served.runtime.unrecorded is not None
@@ -520,14 +520,14 @@ async def test_g4_a_server_that_is_stopped_in_the_middle_holds_up_nobody_and_is_
                 way.limit_s = 0.5
 
             async def answers() -> bool:
-                response = await asked(client)
+                response = await ask_server(client)
                 return response.status_code == 200 and "x-cascade-stores-failing" not in response.headers
 
             while not await answers():
                 pass
             try:
                 send(signal.SIGSTOP)
-                frozen = await asyncio.gather(*(asked(client) for _ in range(32)))
+                frozen = await asyncio.gather(*(ask_server(client) for _ in range(32)))
                 ready = await client.get("/readyz")
             finally:
                 send(signal.SIGCONT)

@@ -168,27 +168,27 @@ STREAMS = {
     "stream_halves": Fault("L12", SERVED),
     "stream_two_choices": Fault("F30", SERVED),
 }
-ONE: Outcome = ('add{"n": 1}', "yes", 1)
-TWO: Outcome = ('add{"n": 1}; add{"n": 2}', "yes", 1)
+ONE_CALL: Outcome = ('add{"n": 1}', "yes", 1)
+TWO_CALLS: Outcome = ('add{"n": 1}; add{"n": 2}', "yes", 1)
 CALLED = {
-    "call_arguments_object": Fault("L8", ONE),
+    "call_arguments_object": Fault("L8", ONE_CALL),
     "call_arguments_null": Fault("L8", ("add{}", "yes", 1), litellm=("add", "yes", 1)),
-    "call_no_type": Fault("L8", ONE),
-    "call_no_id": Fault("L8", ONE),
-    "call_integer_id": Fault("L8", ONE, litellm=ONE, litellm_stream=("", "yes", 1)),
+    "call_no_type": Fault("L8", ONE_CALL),
+    "call_no_id": Fault("L8", ONE_CALL),
+    "call_integer_id": Fault("L8", ONE_CALL, litellm=ONE_CALL, litellm_stream=("", "yes", 1)),
     "call_content_parts": Fault(
         "L8", ('Danubeadd{"n": 1}', "yes", 1), litellm=BAD, litellm_stream=('Danubeadd{"n": 1}', "yes", 1)
     ),
-    "call_no_role": Fault("L8", ONE),
-    "call_in_text": Fault("L8", ONE, ('{"name": "add", "arguments": {"n": 1}}', "yes", 1)),  # it was shown
+    "call_no_role": Fault("L8", ONE_CALL),
+    "call_in_text": Fault("L8", ONE_CALL, ('{"name": "add", "arguments": {"n": 1}}', "yes", 1)),  # it was shown
 }
 """Faults of a message that calls a tool; litellm itself empties or loses some, which is a fault of the message."""
 CALLED_IN_PIECES = {
-    "calls_in_turn": Fault("L7", TWO),
-    "calls_same_index": Fault("L7", TWO),
-    "calls_no_index": Fault("L7", TWO),
-    "calls_index_drift": Fault("L7", TWO),
-    "calls_without_ids": Fault("L7", TWO),
+    "calls_in_turn": Fault("L7", TWO_CALLS),
+    "calls_same_index": Fault("L7", TWO_CALLS),
+    "calls_no_index": Fault("L7", TWO_CALLS),
+    "calls_index_drift": Fault("L7", TWO_CALLS),
+    "calls_without_ids": Fault("L7", TWO_CALLS),
 }
 CHATS = CALLED | CALLED_IN_PIECES
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
@@ -203,12 +203,12 @@ def called(
     orchestrator = bench.alone(mode, provider, **settings)
     try:
         if str(mode) in CHATS:
-            asked = ChatRequest([{"role": "user", "content": question}], {"tools": TOOLS})
-            answer = list(orchestrator.stream(asked))[-1] if way == "stream" else orchestrator.chat(asked)
+            request = ChatRequest([{"role": "user", "content": question}], {"tools": TOOLS})
+            answer = list(orchestrator.stream(request))[-1] if way == "stream" else orchestrator.chat(request)
             return written_out(answer.message), answer.calls[0], ""
         *events, answer = orchestrator.stream(question, raw=True) if way == "stream" else [orchestrator.ask(question)]
-        told = "".join(event.text for event in events if isinstance(event, TextDelta))
-        assert way == "ask" or mode == "huge" or told == answer.calls[0].completion.text
+        streamed = "".join(event.text for event in events if isinstance(event, TextDelta))
+        assert way == "ask" or mode == "huge" or streamed == answer.calls[0].completion.text
     except CascadeError as error:
         return type(error), error.calls[0], f"{error!r} {vars(error)}"
     written = json.dumps(answer.to_dict(), ensure_ascii=False).encode()
@@ -240,16 +240,16 @@ def check(bench: Bench, mode: str, provider: str = "openai_http", way: str = "as
     ends, billed, requests = fault.outcome(provider, way)
     for limit_s in (0.4, 4.0, 40.0) if mode in SLOW else (120.0,):  # a busy machine may not send it in the shortest
         question = f"{QUESTION} Within {limit_s} s."  # the request of a try before may come late
-        found, call, words = called(bench, mode, provider, way, question, timeouts={"per_question_s": limit_s})
+        actual, call, words = called(bench, mode, provider, way, question, timeouts={"per_question_s": limit_s})
         if count := sum(question in str(request) for request in bench.server.requests):
             break
     if mode in CHATS:
-        assert found == ends, words
+        assert actual == ends, words
     elif isinstance(ends, str):
-        assert mode == "huge" or (isinstance(found, str) and ends.removeprefix("D") in found), (found, words)
-        assert ("Elbe" in found) is (ends == "Elbe"), "a second choice, or what comes after the end"
+        assert mode == "huge" or (isinstance(actual, str) and ends.removeprefix("D") in actual), (actual, words)
+        assert ("Elbe" in actual) is (ends == "Elbe"), "a second choice, or what comes after the end"
     else:
-        assert found is ends, words
+        assert actual is ends, words
     assert (bill(call, COSTS.get(mode, SMALL_COST)), count) == (billed, requests)
     assert KEY not in words
     assert len(bench.waits) == requests - 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S
-from unit.made import request
+from unit.builders import request
 
 from cascade.errors import (
     AddressError,
@@ -71,9 +71,9 @@ def test_f02_a_retry_after_beyond_the_deadline_is_not_waited_for(bench):
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_f05_where_nobody_listens_nothing_is_billed(bench, provider):
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
-        port = held.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
+        port = bound.getsockname()[1]
         with pytest.raises(ProviderUnavailableError) as caught:
             bench.alone("ok", provider, address=f"http://127.0.0.1:{port}/v1").ask(QUESTION)
     (call,) = caught.value.calls

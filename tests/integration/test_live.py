@@ -33,11 +33,11 @@ from cascade.table import Log
 from cascade.types import Question
 
 CONFIG = ladder_config(demo_config(*PAIR))
-CHATS = {one.request_id: one.chat for one in demo_requests("log")}
-ASKED = 100
+CHATS = {request.request_id: request.chat for request in demo_requests("log")}
+COUNT = 100
 
 
-class Made(NamedTuple):
+class Fitted(NamedTuple):
     """The demo's requests, a fit of them, and what replays them."""
 
     read: Dataset
@@ -52,12 +52,12 @@ class Made(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def fitted() -> Fitted:
     log = open_log(DEMO_REQUESTS).compared()
     (read,) = log.datasets
     done, rows = fit(read.log, Promise("agreement", 0.05, 0.9)), list(log.rows())
     chats = {identity(row["question"], row["context"]): CHATS[row["episode_id"]] for row in rows}
-    return Made(read, done, directory_of(read, done), Replay.of(rows), tuple([chats[name] for name in read.log.ids]))
+    return Fitted(read, done, directory_of(read, done), Replay.of(rows), tuple([chats[name] for name in read.log.ids]))
 
 
 def directory_of(read: Dataset, done: Fit) -> PolicyDirectory:
@@ -75,25 +75,25 @@ def directory_of(read: Dataset, done: Fit) -> PolicyDirectory:
 
 def config(path: Path, **guarantee: Any) -> CascadeConfig:
     """Return the demo's configuration with a policy directory."""
-    found = CONFIG.model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(path))})
-    settings = found.model_dump(mode="json", exclude_none=True)
-    asked = {"guarantee": guarantee} if guarantee else {}
-    return load({**settings, "provider": "replay:the log", **asked})
+    changed = CONFIG.model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(path))})
+    settings = changed.model_dump(mode="json", exclude_none=True)
+    section = {"guarantee": guarantee} if guarantee else {}
+    return load({**settings, "provider": "replay:the log", **section})
 
 
-def served(made: Made, directory: PolicyDirectory, path: Path, **guarantee: Any) -> Orchestrator:
+def served(fitted: Fitted, directory: PolicyDirectory, path: Path, **guarantee: Any) -> Orchestrator:
     directory.write(path)
-    return Orchestrator.from_config(config(path, **guarantee), providers={"replay": made.replay})
+    return Orchestrator.from_config(config(path, **guarantee), providers={"replay": fitted.replay})
 
 
-def test_what_was_certified_is_served_request_by_request(made, tmp_path):
-    log, directory = made.log, made.directory
-    walked, kappa = made.done.policy.walks(log), directory.certificates[""].kappa
+def test_what_was_certified_is_served_request_by_request(fitted, tmp_path):
+    log, directory = fitted.log, fitted.directory
+    walked, kappa = fitted.done.policy.walks(log), directory.certificates[""].kappa
     stop, cost = walked.stop(kappa), walked.cost.at(kappa)
     with served(
-        made, directory, tmp_path, promise="agreement", risk=0.05, confidence=0.9, required=True
+        fitted, directory, tmp_path, promise="agreement", risk=0.05, confidence=0.9, required=True
     ) as orchestrator:
-        for row, chat in enumerate(made.chats[:ASKED]):
+        for row, chat in enumerate(fitted.chats[:COUNT]):
             answer = orchestrator.chat(chat)
             assert answer.certificate.id == directory.certificates[""].id
             assert not answer.warnings
@@ -104,18 +104,18 @@ def test_what_was_certified_is_served_request_by_request(made, tmp_path):
                 np.testing.assert_array_equal(first.signals.get(signal, np.nan * values[:1])[0, 0], values[row, 0])
             assert first.features == {name: values[row] for name, values in log.features.items()}
     assert np.isfinite(kappa)
-    assert 0 < np.count_nonzero(stop[:ASKED]) < ASKED
-    assert made.done.saves
+    assert 0 < np.count_nonzero(stop[:COUNT]) < COUNT
+    assert fitted.done.saves
 
 
-def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_proven(made, tmp_path):
-    done = fit(made.log, made.done.promise, FitSettings(levels={"low": 0.05, "never": 1e-6}))
-    cascade = certified_for(made.log, done.policy.walks(made.log).log, made.read.facts, made_for(CONFIG))
-    levels = written(done, made.log.nodes, date(2026, 11, 26), made_for=lambda _: cascade, reference=PAIR[1])
-    alone = PolicyDirectory(made.log.nodes, ReferenceOnly(), made.done.promise)
+def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_proven(fitted, tmp_path):
+    done = fit(fitted.log, fitted.done.promise, FitSettings(levels={"low": 0.05, "never": 1e-6}))
+    cascade = certified_for(fitted.log, done.policy.walks(fitted.log).log, fitted.read.facts, made_for(CONFIG))
+    levels = written(done, fitted.log.nodes, date(2026, 11, 26), made_for=lambda _: cascade, reference=PAIR[1])
+    alone = PolicyDirectory(fitted.log.nodes, ReferenceOnly(), fitted.done.promise)
     for directory, level in [(alone, None), (levels, "never")]:
-        with served(made, directory, tmp_path / str(level)) as orchestrator:
-            answer = orchestrator.chat(made.chats[0], level=level)
+        with served(fitted, directory, tmp_path / str(level)) as orchestrator:
+            answer = orchestrator.chat(fitted.chats[0], level=level)
         assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
     assert answer.certificate.promise.risk == 1e-6
 
@@ -137,12 +137,12 @@ def test_rounds_of_base_and_guide_are_served_as_on_their_log(demo, kappa, tmp_pa
     only = Certificate(bare.promise, kappa, 60, 0, "0" * 64, bare.policy_sha256, "2026-11-21", **given)  # type: ignore[arg-type]
     bare.certified(only).write(tmp_path)
     walked = policy.walks(log)
-    asked = {identity(row["question"], row["context"]): Question(row["question"], row["context"]) for row in rows}
+    questions = {identity(row["question"], row["context"]): Question(row["question"], row["context"]) for row in rows}
     stop, cost = walked.stop(kappa), walked.cost.at(kappa)
     settings |= {"provider": "replay:the log", "policy": str(tmp_path), "traces": "off"}
     with Orchestrator.from_config(settings, providers={"replay": Replay.of(rows)}) as orchestrator:
         for row, name in enumerate(log.ids[:20]):
-            answer = orchestrator.ask(asked[name])
+            answer = orchestrator.ask(questions[name])
             assert answer.certificate is not None
             assert 2 * len(answer.steps) == stop[row] + 1
             assert answer.cost_nano_usd == cost[row]

@@ -31,30 +31,30 @@ from cascade.types import Answer, Completion, Message, Question, Request, TextDe
 from .conftest import TINY, _need
 
 pytestmark = pytest.mark.weights
-ASKED = Question("What is the capital of France?")
-MESSAGES = (Message("system", "Answer in one short sentence."), Message("user", ASKED.text))
+QUESTION = Question("What is the capital of France?")
+MESSAGES = (Message("system", "Answer in one short sentence."), Message("user", QUESTION.text))
 
 
 def request(**fields: Any) -> Request:
-    given = {"model": TINY, "messages": MESSAGES, "role": "base", "purpose": "answer", "step": 1, "question": ASKED}
+    given = {"model": TINY, "messages": MESSAGES, "role": "base", "purpose": "answer", "step": 1, "question": QUESTION}
     return Request(**(given | {"max_tokens": 16, "top_logprobs": 5, "seed": 1} | fields))
 
 
-async def every_way(provider: Provider, asked: Request) -> dict[str, Completion]:
+async def every_way(provider: Provider, call: Request) -> dict[str, Completion]:
     """Ask for a whole reply and for a stream."""
     guard, never = Guard(provider), Deadline.after(100.0)
-    *deltas, last = [event async for event in guard.stream(asked, never)]
+    *deltas, last = [event async for event in guard.stream(call, never)]
     assert isinstance(last, Completion)
     written = [event.text for event in deltas if isinstance(event, TextDelta)]
     assert "".join(written) == last.text
     assert len(written) > 1
-    return {"complete": await guard.complete(asked, never), "stream": last}
+    return {"complete": await guard.complete(call, never), "stream": last}
 
 
-def said(made: Completion) -> Any:
+def comparable(completion: Completion) -> Any:
     """Return what must be the same each time: not how much of the prompt was still in a cache, nor the end mark."""
-    tokens = [token.text for token in made.tokens or () if token.text]
-    return made.text, made.finish_reason, made.usage[:2], made.usage.estimated, tokens
+    tokens = [token.text for token in completion.tokens or () if token.text]
+    return completion.text, completion.finish_reason, completion.usage[:2], completion.usage.estimated, tokens
 
 
 def openai_http(address: str) -> Provider:
@@ -69,17 +69,17 @@ WIRES = pytest.mark.parametrize("wire", [openai_http, pytest.param(litellm, mark
 
 
 async def test_in_this_process_every_way_gives_the_same(local):
-    found = await every_way(local, request())
-    first = found["complete"]
+    by_way = await every_way(local, request())
+    first = by_way["complete"]
     assert first.text.strip()
-    for made in found.values():
-        assert said(made) == said(first)
+    for completion in by_way.values():
+        assert comparable(completion) == comparable(first)
 
 
 async def test_log_probs_come_for_every_token_and_are_at_most_0(local):
-    for made in (await every_way(local, request())).values():
-        assert "".join(token.text for token in made.tokens).startswith(made.text)
-        for token in made.tokens:
+    for completion in (await every_way(local, request())).values():
+        assert "".join(token.text for token in completion.tokens).startswith(completion.text)
+        for token in completion.tokens:
             assert token.logprob is not None
             assert token.logprob <= 0
             assert 1 <= len(token.top) <= 5
@@ -87,10 +87,10 @@ async def test_log_probs_come_for_every_token_and_are_at_most_0(local):
 
 
 async def test_a_reply_is_cut_at_max_tokens_and_its_usage_counted_by_the_model(local):
-    made = await Guard(local).complete(request(max_tokens=2, top_logprobs=None), Deadline())
-    assert (made.truncated, made.tokens) == (True, None)
-    assert (made.usage.output_tokens, made.usage.estimated) == (2, False)
-    assert 15 <= (made.usage.input_tokens or 0) <= 60
+    completion = await Guard(local).complete(request(max_tokens=2, top_logprobs=None), Deadline())
+    assert (completion.truncated, completion.tokens) == (True, None)
+    assert (completion.usage.output_tokens, completion.usage.estimated) == (2, False)
+    assert 15 <= (completion.usage.input_tokens or 0) <= 60
 
 
 TOO_LONG = request(messages=(Message("user", "river " * 6_000),))
@@ -139,8 +139,8 @@ async def test_a_model_that_is_busy_is_waited_for_on_time(local):
 async def test_the_wire_gives_the_same_text_and_counts(local, tiny_server, wire):
     here = await Guard(local).complete(request(), Deadline())
     provider = wire(tiny_server)
-    for made in (await every_way(provider, request())).values():
-        assert said(made) == said(here)
+    for completion in (await every_way(provider, request())).values():
+        assert comparable(completion) == comparable(here)
     await Guard(provider).close()
 
 
@@ -149,7 +149,7 @@ async def test_a_whole_question_costs_what_its_tokens_cost(local):
     model = {"model": TINY, "price": price, "max_tokens": 8}
     config = load({"models": {"base": model, "guide": model}, "strategy": {"rounds": 1}, "provider": "local"})
     orchestrator = Orchestrator.from_config(config, providers={"local": local})
-    answer = await orchestrator.aask(ASKED)
+    answer = await orchestrator.aask(QUESTION)
     wanted = 0
     for call in answer.calls:
         usage = call.completion.usage
@@ -188,8 +188,8 @@ def test_data_never_becomes_a_special_token():
             """Count the special tokens of a whole prompt, as the engine makes it."""
             messages = [{"role": "user", "content": text}]
             prompt = client.post("/apply-template", json={"messages": messages}).json()["prompt"]
-            made = client.post("/tokenize", json={"content": prompt, "with_pieces": True}).json()["tokens"]
-            return sum(token["piece"] in SPECIAL for token in made)
+            tokens = client.post("/tokenize", json={"content": prompt, "with_pieces": True}).json()["tokens"]
+            return sum(token["piece"] in SPECIAL for token in tokens)
 
         usual = special("Which river?")
         for token in SPECIAL:
@@ -212,9 +212,9 @@ async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch):
             return server.handle_chat_completions(body, *more)
 
     monkeypatch.setattr(model, "_server", Watched())
-    asked = request(messages=(Message("user", "Save it as <repo_name>.<|im_end|>"),), max_tokens=1)
-    await provider.complete(asked, 60.0)
-    assert [chunk async for chunk in provider.stream(asked, 60.0)]
+    sent = request(messages=(Message("user", "Save it as <repo_name>.<|im_end|>"),), max_tokens=1)
+    await provider.complete(sent, 60.0)
+    assert [chunk async for chunk in provider.stream(sent, 60.0)]
     assert [body["messages"][0]["content"] for body in seen] == ["Save it as < repo_name>.< |im_end|>"] * 2
 
 
@@ -295,7 +295,7 @@ def deciding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     del server
 
 
-def asked(address: str, threshold: float) -> Answer:
+def ask(address: str, threshold: float) -> Answer:
     """Ask a ladder whose models are scripted and whose judge is real."""
     models = {
         "base": "small",
@@ -317,11 +317,11 @@ def asked(address: str, threshold: float) -> Answer:
 
 
 def test_a_real_decision_model_judges_an_answer_and_costs_its_input(deciding):
-    kept, escalated = asked(deciding, 0.0), asked(deciding, -1.0)
-    assert (len(kept.steps), len(escalated.steps)) == (2, 3)
-    p_yes, again = kept.steps[1].signals["p_yes"], escalated.steps[1].signals["p_yes"]
+    accepted, escalated = ask(deciding, 0.0), ask(deciding, -1.0)
+    assert (len(accepted.steps), len(escalated.steps)) == (2, 3)
+    p_yes, again = accepted.steps[1].signals["p_yes"], escalated.steps[1].signals["p_yes"]
     assert 0.0 < p_yes < 1.0
     assert again == pytest.approx(p_yes, abs=0.01)
-    (call,) = kept.steps[1].calls
+    (call,) = accepted.steps[1].calls
     assert (call.completion.model, call.completion.usage.output_tokens) == (NAME, 0)
     assert call.cost_nano_usd == 40 * (call.completion.usage.input_tokens or 0) > 0

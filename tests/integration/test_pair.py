@@ -29,8 +29,8 @@ BASE, GUIDE = "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
 
 def questions() -> list[Question]:
     """Return the first questions of the demo; not at import, where every run of the tests would read its log."""
-    asked = dict.fromkeys((row["question"], row["context"]) for row in open_log(DEMO).rows())
-    return [Question(*one) for one in asked][:3]
+    distinct = dict.fromkeys((row["question"], row["context"]) for row in open_log(DEMO).rows())
+    return [Question(*parts) for parts in distinct][:3]
 
 
 def config(**settings: Any) -> CascadeConfig:
@@ -94,7 +94,7 @@ def test_real_models_answer_judge_and_are_paid(here):
     assert all(p_yes is None or 0 <= p_yes <= 1 for p_yes in judged)
 
 
-def said(answer: Answer) -> Any:
+def comparable(answer: Answer) -> Any:
     """Return what must not depend on the way the models were reached."""
     counts = [(c.request.role, c.completion and (c.completion.text, c.completion.usage[:2])) for c in answer.calls]
     return answer.text, answer.answers, answer.stopped, counts, answer.cost_nano_usd
@@ -103,20 +103,20 @@ def said(answer: Answer) -> Any:
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_every_way_to_one_model_gives_the_same_message_and_counts(name, pair, pair_servers):
     chat = ChatRequest.from_openai({**REQUESTS[name], "temperature": 0, "seed": 1, "max_tokens": 64})
-    asked = Request(BASE, (), "base", "answer", 1, Question.of_chat(chat), 64, top_logprobs=1, chat=chat)
+    request = Request(BASE, (), "base", "answer", 1, Question.of_chat(chat), 64, top_logprobs=1, chat=chat)
     places = {"": Endpoint(pair_servers[0])}
-    found = []
+    outcomes = []
     for asking in (pair, OpenAIHTTP(places), LiteLLM(places)):
-        made = await Guard(asking).complete(asked, Deadline.after(300.0))
+        reply = await Guard(asking).complete(request, Deadline.after(300.0))
         if asking is not pair:
             await asking.close()
-        assert made.message is not None
-        found.append((output_text(made.message), made.finish_reason, made.usage[:2], made.faults))
-    assert found[1:] == found[:1] * 2
+        assert reply.message is not None
+        outcomes.append((output_text(reply.message), reply.finish_reason, reply.usage[:2], reply.faults))
+    assert outcomes[1:] == outcomes[:1] * 2
     if "tools" in REQUESTS[name]:
-        assert '"name":"get_weather"' in found[0][0]
+        assert '"name":"get_weather"' in outcomes[0][0]
     else:
-        assert found[0][3] == ()
+        assert outcomes[0][3] == ()
 
 
 @pytest.fixture(scope="module")
@@ -154,5 +154,5 @@ def test_its_log_replays_to_the_same_answer(four_rounds, replayed):
         four_rounds.answers,
         four_rounds.explain(),
     )
-    assert said(again) == said(four_rounds)
+    assert comparable(again) == comparable(four_rounds)
     assert [step.signals for step in again.steps] == [step.signals for step in four_rounds.steps]

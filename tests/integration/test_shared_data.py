@@ -31,9 +31,9 @@ class Seen(NamedTuple):
 def seen(episodes: Path, splits: int = 1) -> Seen:
     """Compare every method on a log."""
     opened = cascade.open_log(str(episodes), tell=lambda _: None)
-    found = cascade.compare(opened, Promise("coverage", 0.1), splits=splits, tell=lambda _: None)
-    documents = json.loads(json.dumps(found.to_dict(), allow_nan=False))["studies"]
-    return Seen({one["log"]: one for one in documents}, {read.log.name: read.log for read in opened.datasets})
+    comparison = cascade.compare(opened, Promise("coverage", 0.1), splits=splits, tell=lambda _: None)
+    documents = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))["studies"]
+    return Seen({study["log"]: study for study in documents}, {read.log.name: read.log for read in opened.datasets})
 
 
 @cache
@@ -56,8 +56,8 @@ def sane(document: dict[str, Any]) -> None:
         assert 0 <= method["right"] <= 1
         assert 0 <= method["risk"] <= 1 - method["right"] + 1e-12 or method["name"] in {"reference alone", "random"}
         assert method["cost_share"] is None or method["cost_share"]["mean"] >= 0
-        kept = method["risk"] <= 0.1 and method["name"] not in {BASE_ONLY, *BASELINES}
-        if document["bound"] is not None and kept and method["cost_share"] is not None:
+        certified = method["risk"] <= 0.1 and method["name"] not in {BASE_ONLY, *BASELINES}
+        if document["bound"] is not None and certified and method["cost_share"] is not None:
             assert method["cost_share"]["mean"] >= document["bound"] * (1 - 1e-9), method["name"]
 
 
@@ -90,12 +90,12 @@ LARGE = {"episodes_zell_mmlu", "episodes_zell_truthfulqa"}
     "name", [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in sorted(PUBLISHED)]
 )
 def test_the_tables_say_what_the_sources_say_and_every_way_to_answer_runs(name):
-    found = log(name)
+    compared = log(name)
     for dataset, (n, *figures) in PUBLISHED[name].items():
-        assert found.logs[dataset].n == n
-        assert shares(found.logs[dataset]) == pytest.approx(figures, abs=6e-4), dataset
-    assert list(found.documents) == list(found.logs)
-    for document in found.documents.values():
+        assert compared.logs[dataset].n == n
+        assert shares(compared.logs[dataset]) == pytest.approx(figures, abs=6e-4), dataset
+    assert list(compared.documents) == list(compared.logs)
+    for document in compared.documents.values():
         sane(document)
 
 

@@ -34,7 +34,7 @@ def test_at_the_promised_rate_exactly_it_uses_up_some_of_its_level_and_no_more()
 )
 @pytest.mark.parametrize("quiet", [0, 100, 500])
 def test_a_jump_from_10_to_25_percent_is_found_within_so_many_audits(null, n, median, late, quiet):
-    found = drift.delay(drift.watched(null, n), quiet, 200)
-    assert found.early <= LEVEL * found.streams + 10  # 3 sd of 200 streams
-    assert found.median <= median
-    assert found.late <= late
+    delay = drift.delay(drift.watched(null, n), quiet, 200)
+    assert delay.early <= LEVEL * delay.streams + 10  # 3 sd of 200 streams
+    assert delay.median <= median
+    assert delay.late <= late

@@ -30,9 +30,9 @@ def test_a_million_steps_pass_no_cap_and_lose_nothing():
             if step < 0.5:
                 names = rng.sample(sorted(today), rng.randint(1, 4))
                 wanted = {name: today[name] for name in names}
-                found = ledger.reserve(rng.randint(0, 70), wanted, float(rng.randint(0, 9)))
-                if isinstance(found, Hold):
-                    open_.append(found)
+                reserved = ledger.reserve(rng.randint(0, 70), wanted, float(rng.randint(0, 9)))
+                if isinstance(reserved, Hold):
+                    open_.append(reserved)
             elif step < 0.501:
                 name = rng.choice(sorted(today))
                 ledger.reset(name, "me")
@@ -53,7 +53,7 @@ def test_a_million_steps_pass_no_cap_and_lose_nothing():
                 for hold in lost:
                     end(hold, hold.amount)
             name = rng.choice(sorted(today))
-            held = sum(hold.amount for hold in open_ if name in hold.accounts)
-            assert ledger.account(name)[:2] == (spent[name], held)
-            assert spent[name] + held <= today[name]
+            on_hold = sum(hold.amount for hold in open_ if name in hold.accounts)
+            assert ledger.account(name)[:2] == (spent[name], on_hold)
+            assert spent[name] + on_hold <= today[name]
     assert steps == STEPS

@@ -16,10 +16,10 @@ LOOPS = 400
 @pytest.mark.long
 @pytest.mark.parametrize("world", loops.WORLDS, ids=lambda world: world.name)
 def test_false_promotions_and_false_alarms_keep_their_levels(world):
-    found = loops.shares(world, LOOPS)
-    assert found.false <= loops.bound(loops.DELTA, LOOPS)
-    if found.sound:
-        assert found.false_alarms <= loops.bound(loops.LEVEL, found.sound)
+    result = loops.shares(world, LOOPS)
+    assert result.false <= loops.bound(loops.DELTA, LOOPS)
+    if result.sound:
+        assert result.false_alarms <= loops.bound(loops.LEVEL, result.sound)
     if world is loops.SAVES:
-        assert found.promoted > 0.95
-        assert found.alarms > 0.95
+        assert result.promoted > 0.95
+        assert result.alarms > 0.95

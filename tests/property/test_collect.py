@@ -44,9 +44,9 @@ class Models:
         self.left = 10**9
         self.failing: set[str] = set()
         self._lock = threading.Lock()
-        self.provider = FakeProvider(self._said, keep=0)
+        self.provider = FakeProvider(self._answer, keep=0)
 
-    def _said(self, request: Request) -> Any:
+    def _answer(self, request: Request) -> Any:
         digest = request_digest(request)
         if request.question.text in self.failing:
             return AuthenticationError("no key")
@@ -62,10 +62,10 @@ class Models:
             "decide": ("1", "2", "3", "?")[place // 7 % 4],
             "exit": ("EXIT", "CONTINUE", "?")[place // 7 % 3],
         }.get(request.purpose, (f"Answer: {word}", f"Reasoning: so.\nAnswer: {word}", ":")[place // 7 % 3])
-        return reply(text, input_tokens=sum(len(one.content) for one in request.messages) // 4)
+        return reply(text, input_tokens=sum(len(message.content) for message in request.messages) // 4)
 
 
-def asked(numbers: Sequence[int]) -> list[AskedQuestion]:
+def questions(numbers: Sequence[int]) -> list[AskedQuestion]:
     return [AskedQuestion(f"q{place}", Question(f"river {n}?"), ("Inn",)) for place, n in enumerate(numbers)]
 
 
@@ -86,13 +86,13 @@ CONCURRENCY = st.sampled_from([1, 2, 8])
 
 
 def run(
-    log: Path, made: CascadeConfig, numbers: Sequence[int], walks: Sequence[str], models: Models, **options: Any
+    log: Path, config: CascadeConfig, numbers: Sequence[int], walks: Sequence[str], models: Models, **options: Any
 ) -> Collected:
     settings = CollectSettings(**{"resume": True, "concurrency": 1, "baselines": walks, "matcher": "exact", **options})
-    return collect(made, asked(numbers), log, settings, providers={"fake": models.provider})
+    return collect(config, questions(numbers), log, settings, providers={"fake": models.provider})
 
 
-def kept(log: Path) -> list[dict[str, Any]]:
+def timeless(log: Path) -> list[dict[str, Any]]:
     """Return a log without what the clock says."""
     return [{**row, "created_at": None, "latency_ms": None} for row in read_rows(log)]
 
@@ -108,7 +108,7 @@ def new_log() -> Iterator[Callable[[], Path]]:
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.integers(0, 12), max_size=4))
 def test_stops_change_neither_what_is_paid_nor_the_log(
     new_log,
-    made,
+    config,
     numbers,
     walks,
     concurrency,
@@ -116,17 +116,17 @@ def test_stops_change_neither_what_is_paid_nor_the_log(
 ):
     whole, log = new_log(), new_log()
     straight, models = Models(), Models()
-    run(whole, made, numbers, walks, straight)
+    run(whole, config, numbers, walks, straight)
     for calls in stops:
         models.left = calls
         try:
-            run(log, made, numbers, walks, models, concurrency=concurrency)
+            run(log, config, numbers, walks, models, concurrency=concurrency)
         except CrashError:
             assert not log.exists()
     models.left = 10**9
-    done = run(log, made, numbers, walks, models, concurrency=concurrency)
+    done = run(log, config, numbers, walks, models, concurrency=concurrency)
     assert (done.failures, done.stopped, done.unused_calls) == ((), None, 0)
-    assert kept(log) == kept(whole)
+    assert timeless(log) == timeless(whole)
     assert models.paid == straight.paid
     assert set(models.paid.values()) <= {1}
     assert done.progress.spent_nano_usd == sum(
@@ -137,11 +137,11 @@ def test_stops_change_neither_what_is_paid_nor_the_log(
 
 @times(0.4)
 @given(CONFIGS, st.lists(NUMBERS, min_size=2, max_size=4), WALK_SETS, st.sets(st.integers(0, 5), max_size=3))
-def test_whatever_sets_follow_each_other_no_call_is_paid_twice(new_log, made, sets, walks, failing):
+def test_whatever_sets_follow_each_other_no_call_is_paid_twice(new_log, config, sets, walks, failing):
     log, models = new_log(), Models()
     models.failing = {f"river {n}?" for n in failing}
     for numbers in sets:
-        done = run(log, made, numbers, walks, models, concurrency=4)
+        done = run(log, config, numbers, walks, models, concurrency=4)
         failed = {name for name, _ in done.failures}
         assert failed == {f"q{place}" for place, n in enumerate(numbers) if n in failing}
         if done.rows:
@@ -149,29 +149,29 @@ def test_whatever_sets_follow_each_other_no_call_is_paid_twice(new_log, made, se
             assert list(dict.fromkeys(row["episode_id"] for row in read_rows(log))) == wanted
     models.failing = set()
     everything = sorted({n for numbers in sets for n in numbers})
-    run(log, made, everything, walks, models)
+    run(log, config, everything, walks, models)
     assert set(models.paid.values()) <= {1}
     fresh = new_log()
-    run(fresh, made, everything, walks, Models())
-    assert kept(log) == kept(fresh)
+    run(fresh, config, everything, walks, Models())
+    assert timeless(log) == timeless(fresh)
 
 
 @times(0.4)
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.floats(0.05, 1.5), min_size=1, max_size=3))
 def test_no_cap_is_passed_over_all_runs_together(
     new_log,
-    made,
+    config,
     numbers,
     walks,
     concurrency,
     shares,
 ):
     whole, log, models = new_log(), new_log(), Models()
-    total = run(whole, made, numbers, walks, Models()).progress.spent_nano_usd
+    total = run(whole, config, numbers, walks, Models()).progress.spent_nano_usd
     for share in sorted(shares):
         cap = max(1, int(total * share))
         before = models.paid.total()
-        done = run(log, made, numbers, walks, models, concurrency=concurrency, max_cost_usd=cap / 1e9)
+        done = run(log, config, numbers, walks, models, concurrency=concurrency, max_cost_usd=cap / 1e9)
         assert done.progress.spent_nano_usd <= cap
         assert isinstance(done.stopped, BudgetExceededError | None)
         if done.stopped is None:
@@ -180,6 +180,6 @@ def test_no_cap_is_passed_over_all_runs_together(
             with Journal(journal_of(log)) as journal:
                 assert journal.spent_nano_usd == done.progress.spent_nano_usd
                 assert len([*journal]) == models.paid.total() >= before
-    done = run(log, made, numbers, walks, models, max_cost_usd=100 * total / 1e9)
+    done = run(log, config, numbers, walks, models, max_cost_usd=100 * total / 1e9)
     assert (done.stopped, models.paid.total(), set(models.paid.values())) == (None, len(models.paid), {1})
-    assert kept(log) == kept(whole)
+    assert timeless(log) == timeless(whole)

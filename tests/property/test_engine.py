@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.made import PRICES, RIVER, base_guide, completion, drive, yes_no
+from unit.builders import PRICES, RIVER, base_guide, completion, drive, yes_no
 from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
 
 from cascade.budget.charges import Budget
@@ -98,8 +98,8 @@ def caller(script: list[Any]) -> Any:
         reply = next(left)
         if isinstance(reply, ProviderError):
             raise type(reply)("it broke", usage=reply.usage)
-        made: Completion = reply
-        return made
+        answered: Completion = reply
+        return answered
 
     return call
 
@@ -142,13 +142,13 @@ def test_a_whole_answer_and_a_streamed_one_are_the_same_whatever_comes(strategy,
 
 @given(STRATEGIES, POLICIES, CAPS, st.sampled_from(["refuse", "answer"]), SCRIPTS)
 def test_no_cap_is_passed_and_every_call_is_accounted_for(strategy, policy, cap, exhausted, script):
-    made = settings(strategy, policy, cap, exhausted)
-    result = driven(made, script)
-    spent = made["budget"].spent_nano_usd
-    unbounded = [one for one in result.calls if one.cost_bound_nano_usd is None]  # type: ignore[union-attr]
-    known = [one.cost_nano_usd for one in result.calls if one.cost_nano_usd is not None]  # type: ignore[union-attr]
-    assert all(one.unpriced for one in unbounded)  # what it wrote to a cache has no price
-    assert all(one.cost_nano_usd in {None, one.cost_bound_nano_usd} for one in result.calls)  # type: ignore[union-attr]
+    setup = settings(strategy, policy, cap, exhausted)
+    result = driven(setup, script)
+    spent = setup["budget"].spent_nano_usd
+    unbounded = [call for call in result.calls if call.cost_bound_nano_usd is None]  # type: ignore[union-attr]
+    known = [call.cost_nano_usd for call in result.calls if call.cost_nano_usd is not None]  # type: ignore[union-attr]
+    assert all(call.unpriced for call in unbounded)  # what it wrote to a cache has no price
+    assert all(call.cost_nano_usd in {None, call.cost_bound_nano_usd} for call in result.calls)  # type: ignore[union-attr]
     if cap is not None:
         assert sum(known) <= spent <= cap
     if isinstance(result, Answer):
@@ -163,7 +163,7 @@ def test_an_answer_keeps_its_promises(strategy, policy, script):
     assert result.text == (result.answers[0] if result.answers else None)
     keys = [normalize_answer(text) for text in result.answers]
     assert len(set(keys)) == len(keys)
-    offered = {normalize_answer(made.text) for step in result.steps for made in step.candidates}
+    offered = {normalize_answer(candidate.text) for step in result.steps for candidate in step.candidates}
     assert set(keys) <= offered
     assert [step.number for step in result.steps] == list(range(1, len(result.steps) + 1))
     assert len(result.steps) <= strategy.horizon
@@ -177,14 +177,14 @@ def test_an_answer_keeps_its_promises(strategy, policy, script):
 def test_a_log_replays_to_the_same_answer(strategy, script):
     from cascade.logs.schema import rows
 
-    made = settings(strategy, ThresholdPolicy(0.0), None, "refuse")
+    setup = settings(strategy, ThresholdPolicy(0.0), None, "refuse")
     first = drive(
-        run(RIVER, **made), caller([one._replace(usage=one.usage._replace(estimated=False)) for one in script])
+        run(RIVER, **setup), caller([reply._replace(usage=reply.usage._replace(estimated=False)) for reply in script])
     )
     if first.loose_calls:
         return
     guard = Guard(Replay.of(json.loads(json.dumps(list(rows(first))))))
-    again = drive(run(RIVER, **made), lambda one: event_loop.run(guard.complete(one, Deadline())))
+    again = drive(run(RIVER, **setup), lambda request: event_loop.run(guard.complete(request, Deadline())))
     assert (again.text, again.answers, again.explain()) == (first.text, first.answers, first.explain())
     assert again.cost_nano_usd == first.cost_nano_usd
 
@@ -195,14 +195,14 @@ KAPPA = st.floats(-3, 3) | st.sampled_from([math.inf, -math.inf])
 LAST = st.booleans()
 
 
-def taken(found: Actions) -> set[int | str]:
-    return set(found.keep) | ({"next"} if found.proceed else set())
+def chosen(allowed: Actions) -> set[int | str]:
+    return set(allowed.keep) | ({"next"} if allowed.proceed else set())
 
 
 @given(SCORES, SCORE, KAPPA, KAPPA, LAST)
-def test_the_sets_grow_as_kappa_falls(scores, onward, one, other, last):
-    high, low = max(one, other), min(one, other)
-    assert taken(actions(scores, onward, high, last=last)) <= taken(actions(scores, onward, low, last=last))
+def test_the_sets_grow_as_kappa_falls(scores, onward, kappa, other, last):
+    high, low = max(kappa, other), min(kappa, other)
+    assert chosen(actions(scores, onward, high, last=last)) <= chosen(actions(scores, onward, low, last=last))
 
 
 @given(SCORES, st.floats(-3, 3), KAPPA, LAST)
@@ -214,17 +214,17 @@ def test_the_argmax_is_in_the_set(scores, onward, kappa, last):
         return
     best = min(options, key=lambda index: (-options[index], index))
     wanted = "next" if best == len(scores) else best
-    assert wanted in taken(actions(scores, onward, kappa, last=last))
+    assert wanted in chosen(actions(scores, onward, kappa, last=last))
 
 
 @given(st.lists(st.floats(-3, 3), max_size=4), st.floats(-3, 3), st.floats(-3, 3), LAST)
 def test_what_reaches_kappa_is_in_the_set_and_little_else(scores, onward, kappa, last):
-    made = actions(scores, onward, kappa, last=last)
-    found = taken(made)
+    allowed = actions(scores, onward, kappa, last=last)
+    members = chosen(allowed)
     reaching: set[int | str] = {index for index, score in enumerate(scores) if score >= kappa}
     if not last and (onward >= kappa or not scores):
         reaching.add("next")
-    assert reaching <= found
-    assert len(found - reaching) <= 1
-    assert not (reaching and found - reaching), "only where nothing reaches kappa does the argmax stand alone"
-    assert list(made.keep) == sorted(set(made.keep))
+    assert reaching <= members
+    assert len(members - reaching) <= 1
+    assert not (reaching and members - reaching), "only where nothing reaches kappa does the argmax stand alone"
+    assert list(allowed.keep) == sorted(set(allowed.keep))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from unit.made import drive
+from unit.builders import drive
 
 from cascade.conformal.path import Scores, Walks, reaches, surest
 from cascade.engine import RunPlan, RunTerms, run
@@ -74,8 +74,8 @@ class World:
                     candidates.append(Candidate(text, source, "model", None if np.isnan(sure) else sure))
             value = self.signal[number - 1]
             signals = {} if value == 0.25 else {"sign": None if np.isnan(value) else value}
-            told = yield Step(number, tuple(candidates), signals)
-            number = following(told, number, self.horizon) if self.calls else number + 1
+            decision = yield Step(number, tuple(candidates), signals)
+            number = following(decision, number, self.horizon) if self.calls else number + 1
 
     def source(self, node: int) -> str:
         return self.plan_nodes[node].name.rpartition(" ")[2]
@@ -218,10 +218,10 @@ def check(world: World, live: LivePolicy, walked: Walks) -> None:
     assert known == (None if (part < 0).any() else int(walked.cost.at(kappa)[0]))
     nodes = list(live.rule.nodes or range(len(world.texts)))
     scores = live.rule.scores(world.log.only(nodes))
-    kept = reaches(walked.keep, kappa)[0] & walked.log.answers[0] & (np.arange(walked.log.width) <= stop)
+    mask = reaches(walked.keep, kappa)[0] & walked.log.answers[0] & (np.arange(walked.log.width) <= stop)
     texts = [world.texts[at] for at in (nodes if scores.order is None else scores.order[0])]
     keys = [None if text is None else answer_key(text, None) for text in texts]
-    given, right = {answer_key(text, None) for text in answer.answers}, {keys[at] for at in np.flatnonzero(kept)}
+    given, right = {answer_key(text, None) for text in answer.answers}, {keys[at] for at in np.flatnonzero(mask)}
     assert given >= right
     if scores.keep is not None:
         assert given == right or not right  # where nothing is kept, the best answer is served all the same

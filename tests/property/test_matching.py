@@ -67,8 +67,8 @@ def test_normalising_twice_is_normalising_once(text):
 
 
 @given(TEXT, TEXT)
-def test_the_same_text_is_so_both_ways(one, other):
-    assert same_text(one, other) == same_text(other, one)
+def test_the_same_text_is_so_both_ways(text, other):
+    assert same_text(text, other) == same_text(other, text)
 
 
 NUMBERS = st.fractions(min_value=-(10**9), max_value=10**9, max_denominator=10_000)
@@ -85,16 +85,16 @@ def test_a_whole_number_is_the_same_in_any_form(number):
 
 
 @given(NUMBERS, NUMBERS)
-def test_numbers_are_equal_when_their_values_are(one, other):
+def test_numbers_are_equal_when_their_values_are(number, other):
     matcher = NumberMatcher()
-    assert matcher.matches(str(one), [str(other)]) is (one == other)
-    assert matcher.matches(str(other), [str(one)]) is (one == other)
+    assert matcher.matches(str(number), [str(other)]) is (number == other)
+    assert matcher.matches(str(other), [str(number)]) is (number == other)
 
 
 @given(NUMBERS, NUMBERS, st.fractions(0, 1, max_denominator=100), st.fractions(0, 100, max_denominator=100))
-def test_a_tolerance_is_what_its_formula_says(one, other, rel, most):
-    right = abs(one - other) <= max(most, rel * abs(other))
-    assert NumberMatcher(rel, most).matches(str(one), [str(other)]) is right
+def test_a_tolerance_is_what_its_formula_says(number, other, rel, most):
+    right = abs(number - other) <= max(most, rel * abs(other))
+    assert NumberMatcher(rel, most).matches(str(number), [str(other)]) is right
 
 
 QUANTITY = st.builds(
@@ -109,20 +109,20 @@ QUANTITY = st.builds(
 
 
 @given(QUANTITY, QUANTITY)
-def test_numbers_agree_both_ways(one, other):
-    if all(only_number(text) for text in (one, other)):
-        assert NumberMatcher().matches(one, [other]) == NumberMatcher().matches(other, [one])
+def test_numbers_agree_both_ways(first, other):
+    if all(only_number(text) for text in (first, other)):
+        assert NumberMatcher().matches(first, [other]) == NumberMatcher().matches(other, [first])
 
 
 @given(st.sampled_from("ABCDEFGHIJ"), st.sampled_from("ABCDEFGHIJ"))
-def test_a_letter_is_itself_in_any_form(one, other):
-    forms = [one, one.lower(), f"({one})", f"{one}.", f"{one})", f"Answer: {one}", f"the answer is ({one.lower()})"]
-    forms += [f"**{one}**", f"\\boxed{{{one}}}", f"{one}. Some text", f"({one}) some text"]
+def test_a_letter_is_itself_in_any_form(key, other):
+    forms = [key, key.lower(), f"({key})", f"{key}.", f"{key})", f"Answer: {key}", f"the answer is ({key.lower()})"]
+    forms += [f"**{key}**", f"\\boxed{{{key}}}", f"{key}. Some text", f"({key}) some text"]
     matcher = MATCHERS["label"]
-    assert [form for form in forms if matcher.matches(form, [other]) is not (one == other)] == []
-    if one != other:
-        assert matcher.matches(f"{one} or {other}", [one]) is False
-        assert matcher.matches(f"({one}) or ({other})", [one]) is False
+    assert [form for form in forms if matcher.matches(form, [other]) is not (key == other)] == []
+    if key != other:
+        assert matcher.matches(f"{key} or {other}", [key]) is False
+        assert matcher.matches(f"({key}) or ({other})", [key]) is False
 
 
 MARK = st.sampled_from(
@@ -143,12 +143,12 @@ def test_an_answer_equals_itself_in_other_clothes(text):
 
 
 @given(TEXT_TEXT, TEXT_TEXT)
-def test_a_data_block_gives_back_any_text_and_holds_no_mark_inside(one, other):
-    block = data_block({"question": one, "answer": other})
+def test_a_data_block_gives_back_any_text_and_holds_no_mark_inside(question, answer):
+    block = data_block({"question": question, "answer": answer})
     first, body, last = block.split("\n")
     assert (first, last) == ("<data>", "</data>")
     assert "<" not in body
-    assert json.loads(body) == {"question": defuse(one), "answer": defuse(other)}
+    assert json.loads(body) == {"question": defuse(question), "answer": defuse(answer)}
 
 
 @given(TEXT_TEXT)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.made import payload, request
+from unit.builders import payload, request
 
 from cascade.errors import ProviderError
 from cascade.providers.assembling import Assembler
@@ -72,18 +72,18 @@ PLACES = st.sampled_from(
 
 def check(given_payload: Any) -> None:
     try:
-        made = read_completion(given_payload, request(top_logprobs=20), 0.1)
+        completion = read_completion(given_payload, request(top_logprobs=20), 0.1)
     except ProviderError:
         return
-    assert made.text.strip() or made.truncated
-    made.text.encode()
-    usage = made.usage
+    assert completion.text.strip() or completion.truncated
+    completion.text.encode()
+    usage = completion.usage
     assert usage.input_tokens is not None
     assert usage.input_tokens > 0
     assert usage.output_tokens is not None
     assert 0 <= (usage.cached_input_tokens or 0) <= usage.input_tokens
     assert 0 <= (usage.reasoning_tokens or 0) <= usage.output_tokens
-    for token in made.tokens or ():
+    for token in completion.tokens or ():
         token.text.encode()
         for value in (token.logprob, *(value for _, value in token.top)):
             assert value is None or (value <= 0.0 and not math.isnan(value))
@@ -102,11 +102,11 @@ def test_a_good_payload_with_one_odd_place_is_too(odd, places):
 
 @given(st.lists(JSON, max_size=5))
 def test_any_chunks_are_a_completion_or_an_error_of_ours(chunks):
-    made = Assembler(request())
+    assembler = Assembler(request())
     try:
         for chunk in chunks:
-            made.add(chunk)
-        check(made.payload())
+            assembler.add(chunk)
+        check(assembler.payload())
     except ProviderError:
         return
 
@@ -150,8 +150,8 @@ def streams(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 @given(streams())
 def test_chunks_and_the_whole_are_the_same_completion(both):
     whole, chunks = both
-    made = Assembler(request())
-    texts = [made.add(chunk) for chunk in chunks]
-    asked = request(top_logprobs=1)
-    assert read_completion(made.payload(), asked, 0.0) == read_completion(whole, asked, 0.0)._replace(notes=())
+    assembler = Assembler(request())
+    texts = [assembler.add(chunk) for chunk in chunks]
+    sent = request(top_logprobs=1)
+    assert read_completion(assembler.payload(), sent, 0.0) == read_completion(whole, sent, 0.0)._replace(notes=())
     assert "".join(texts) == as_storable(whole["choices"][0]["message"]["content"])

@@ -32,12 +32,12 @@ ROWS = st.builds(
 EMPTIED = {"question": None, "context": None, "gold": None, "answer": None, "text": None}
 
 
-def key_of(one: dict[str, Any]) -> str:
-    return json.dumps(one, sort_keys=True)
+def key_of(row: dict[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True)
 
 
-def older(one: dict[str, Any], day: int) -> bool:
-    return one["created_at"] is not None and one["created_at"] < f"2026-11-0{day}"
+def older(row: dict[str, Any], day: int) -> bool:
+    return row["created_at"] is not None and row["created_at"] < f"2026-11-0{day}"
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -52,10 +52,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(rows=st.lists(ROWS, max_size=6))
     def append(self, rows: list[dict[str, Any]]) -> None:
-        new = {key_of(one): one for one in rows if key_of(one) not in self.model}
+        new = {key_of(row): row for row in rows if key_of(row) not in self.model}
         assert self.store.append(rows) == len(new)
         self.model |= {
-            key: dict.fromkeys(COLUMNS) | one | {"schema_version": SCHEMA_VERSION} for key, one in new.items()
+            key: dict.fromkeys(COLUMNS) | row | {"schema_version": SCHEMA_VERSION} for key, row in new.items()
         }
 
     @rule(rows=st.lists(ROWS, max_size=3))
@@ -65,14 +65,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(day=DAYS)
     def purge(self, day: int) -> None:
-        gone = [key for key, one in self.model.items() if older(one, day)]
+        gone = [key for key, row in self.model.items() if older(row, day)]
         assert self.store.purge(datetime(2026, 11, day, tzinfo=UTC)) == len(gone)
         for key in gone:
             del self.model[key]
 
     @rule(day=DAYS)
     def purge_content(self, day: int) -> None:
-        full = [key for key, one in self.model.items() if older(one, day) and one["question"] is not None]
+        full = [key for key, row in self.model.items() if older(row, day) and row["question"] is not None]
         assert self.store.purge(datetime(2026, 11, day, tzinfo=UTC), content_only=True) == len(full)
         for key in full:
             signals = json.loads(json.dumps(self.model[key]["signals"]))
@@ -86,7 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(model=st.sampled_from(["small", "large", "other"]), step=st.integers(1, 3))
     def choose(self, model: str, step: int) -> None:
-        wanted = [one for one in self.model.values() if (one["model"], one["step"]) == (model, step)]
+        wanted = [row for row in self.model.values() if (row["model"], row["step"]) == (model, step)]
         where = {"model": model, "step": str(step)}
         assert list(self.store.read(where)) == wanted
         assert self.store.count(where) == len(wanted)

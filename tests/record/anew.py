@@ -135,10 +135,10 @@ def figures(case: Case, part: Walks, points: Floats) -> list[Any]:
     cost = int(path.cost_nano_usd[path.kappas.tolist().index(kappa)]) if known else None
     head = [part.log.n, kappa.hex(), int(certified.losses), cost]
     head += [np.bincount(length, minlength=width // places + 1)[1:].tolist(), digest(length.tolist())]
-    kept = reaches(part.keep, kappa) & log.answers
+    in_set = reaches(part.keep, kappa) & log.answers
     if rules.of_set:
-        size = [len({*answers[some].tolist()}) for answers, some in zip(log.answer, kept, strict=True)]
-        counts = kept.reshape(log.n, -1, places).sum(axis=(0, 1)).tolist()
+        size = [len({*answers[some].tolist()}) for answers, some in zip(log.answer, in_set, strict=True)]
+        counts = in_set.reshape(log.n, -1, places).sum(axis=(0, 1)).tolist()
         return [*head, np.bincount(size).tolist(), [*counts, int((length - 1).sum())]]
     serve = part.serve[np.arange(log.n), part.stop(kappa)]
     answer = np.where(serve >= 0, log.answer[np.arange(log.n), np.maximum(serve, 0)], -1)

@@ -30,18 +30,18 @@ def recorded() -> Mapping[int, Mapping[str, Any]]:
 def compare(seed: int) -> None:
     wanted = recorded()[seed]
     for case in cases(world(seed)):
-        found = json.loads(json.dumps(outcome(case, seed, lambda walks, case: points_of(walks, case.promise))))
-        told = _told(wanted[case.name], case)
-        lines = [line for line in found["found"] if not case.by_segment or line[0] in {each[0] for each in told[0]}]
-        assert (lines, found.get("path"), found.get("rows")) == told, (seed, case.name)
+        actual = json.loads(json.dumps(outcome(case, seed, lambda walks, case: points_of(walks, case.promise))))
+        right = _recorded(wanted[case.name], case)
+        lines = [line for line in actual["found"] if not case.by_segment or line[0] in {each[0] for each in right[0]}]
+        assert (lines, actual.get("path"), actual.get("rows")) == right, (seed, case.name)
 
 
-def _told(record: dict[str, Any], case: Case) -> tuple[Any, Any, Any]:
+def _recorded(record: dict[str, Any], case: Case) -> tuple[Any, Any, Any]:
     """Return what is recorded, without ranks and pools; sets kept whole for want of requests are refused."""
     names = 1 if case.by_segment else 0
-    found = [line for line in record["found"] if not (names and line[0] is None)]
+    lines = [line for line in record["found"] if not (names and line[0] is None)]
     plain = []
-    for line in found:
+    for line in lines:
         if line[-1] in ("refused", "everything"):
             plain.append([*line[: names + 1], "refused"])
         else:

@@ -196,9 +196,9 @@ def _confidence(rng: np.random.Generator, correct: Bools, *, ladder: bool) -> Fl
     n, horizon, places = correct.shape
     if ladder:
         return np.broadcast_to((np.arange(1, horizon + 1) / horizon)[None, :, None], correct.shape).copy()
-    found = np.round(0.5 * rng.random(correct.shape) + 0.5 * correct * rng.random(correct.shape), 2)
-    found[rng.random((n, horizon, places)) < 0.1] = np.nan
-    return found
+    confidence = np.round(0.5 * rng.random(correct.shape) + 0.5 * correct * rng.random(correct.shape), 2)
+    confidence[rng.random((n, horizon, places)) < 0.1] = np.nan
+    return confidence
 
 
 def _groups(rng: np.random.Generator, seed: int, n: int) -> tuple[str, ...]:
@@ -217,10 +217,10 @@ def _segments(rng: np.random.Generator, seed: int, n: int) -> tuple[str | None, 
 def _numbered(answer: Ints) -> Ints:
     """Number the answers of each question in the order of their first appearance."""
     flat = answer.reshape(answer.shape[0], -1)
-    found = np.full(flat.shape, -1, dtype=np.int64)
+    numbered = np.full(flat.shape, -1, dtype=np.int64)
     for row in range(flat.shape[0]):
         numbers: dict[int, int] = {}
         for place, value in enumerate(flat[row].tolist()):
             if value >= 0:
-                found[row, place] = numbers.setdefault(value, len(numbers))
-    return found.reshape(answer.shape)
+                numbered[row, place] = numbers.setdefault(value, len(numbers))
+    return numbered.reshape(answer.shape)

@@ -24,8 +24,8 @@ class FixedPolicy:
         onward = ALWAYS if observation.steps[-1].number < self.depth else NEVER
         last = onward == NEVER or observation.last
         sources = [candidate.source for candidate in observation.steps[-1].candidates]
-        kept = [self.keep == "both" or (last and source == self.keep) for source in sources]
-        return StepScores(tuple([ALWAYS if each else NEVER for each in kept]), onward)
+        keeps = [self.keep == "both" or (last and source == self.keep) for source in sources]
+        return StepScores(tuple([ALWAYS if each else NEVER for each in keeps]), onward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +65,5 @@ class ThresholdPolicy:
             return StepScores((ALWAYS if self.keep == "both" else NEVER,) * len(step.candidates), doubt)
         judged = "guide" if p is not None and p < 0.5 else "base"
         sources = [candidate.source for candidate in step.candidates]
-        kept = judged if judged in sources else (sources[-1] if sources else judged)
-        return StepScores(tuple([ALWAYS if source == kept else NEVER for source in sources]), doubt)
+        chosen = judged if judged in sources else (sources[-1] if sources else judged)
+        return StepScores(tuple([ALWAYS if source == chosen else NEVER for source in sources]), doubt)

@@ -94,19 +94,19 @@ class Service:
 
     def __init__(self, folder: Path, alpha: float, turns: int) -> None:
         self._store, self._count = ModeStore.shared(f"sqlite:///{folder}/modes.db"), 0
-        held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact", turns=turns)
+        in_force = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact", turns=turns)
         self._store.begin("cascade", b"of this test")
-        self._store.change("cascade", lambda state: state.promoted(held, 2 * ALARM, "2026-11-26T00:00:00Z"))
+        self._store.change("cascade", lambda state: state.promoted(in_force, 2 * ALARM, "2026-11-26T00:00:00Z"))
 
     def audited(self, conversation: str, differ: Bools) -> bool:
         """Serve a conversation whose turns differ from the guide or do not; return whether it ends the service."""
         state = None
-        for turn, one in enumerate(differ):
+        for turn, differs in enumerate(differ):
             self._count += 1
             drawn_s = 1e12 + self._count  # so late that no conversation has ended in silence
             row = Draw(f"t{self._count}", "cascade", conversation, str(turn), "audit", drawn_s, 0, "c")
             self._store.draw(row)
-            state = self._store.settle(row, differs=bool(one))
+            state = self._store.settle(row, differs=bool(differs))
         return state is not None and state.mode != "enforce"
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ def conversations(count: int, seed: int) -> tuple[Log, Bools, Ints]:
     first = np.concatenate([np.arange(many) for many in turns]) == 0
     doubt = np.where(first, 0.5 * rng.random(number.size), 0.5 + 0.5 * rng.random(number.size))
     wrong = rng.random(number.size) < np.where(first & (turns[number] == 12), 0.9, 0.02)
-    names = [f"c{one}" for one in number]
+    names = [f"c{index}" for index in number]
     return log("w", 1 - doubt, ~wrong, np.ones(number.size, dtype=np.bool_), groups=names), first, number
 
 
@@ -158,9 +158,9 @@ def test_what_promote_promises_of_requests_holds_of_requests(tmp_path):
         read = promoted(conversations(1_200, seed)[0], lambda name: int(name[1:]) >= 200, tmp_path / str(seed))
         if read is not None:
             kappa = next(iter(read.certificates.values())).kappa
-            kept = np.flatnonzero(read.policy.walks(traffic).cost.at(kappa) < DEAR)
-            _, served = np.unique(number[kept], return_index=True)
-            rates.append(float(wrong[kept[served]].sum() / number.size))
+            cheap = np.flatnonzero(read.policy.walks(traffic).cost.at(kappa) < DEAR)
+            _, served = np.unique(number[cheap], return_index=True)
+            rates.append(float(wrong[cheap[served]].sum() / number.size))
     assert sum(rate > ALPHA for rate in rates) <= 2  # of 6, at a level of 0.05 each
     assert sum(rate > 0.3 * ALPHA for rate in rates) >= 4  # and what is promised is used
 

@@ -18,7 +18,7 @@ from cascade.server.catalog import Catalog, ClientRequest, Names
 from cascade.server.dialects import ChatCompletions, ServedMessage
 from cascade.server.receipts import Receipt
 from cascade.types import Request
-from unit.made import TWO_RUNGS
+from unit.builders import TWO_RUNGS
 
 USER = {"role": "user", "content": "Weather in Vienna for 3 days?"}
 PARAMETERS = {
@@ -97,14 +97,14 @@ def test_which_limit_is_sent_and_counted(options, own, sent_limits, counted):
     Orchestrator.from_config({**CONFIG, "models": models}, providers={"fake": fake}).chat([USER], **options)
     body = wire_body(fake.requests[0], "m")
     assert {name: body[name] for name in ("max_tokens", "max_completion_tokens") if name in body} == sent_limits
-    assert [one.max_tokens for one in fake.requests] == [counted, counted if options else 4_096]
+    assert [request.max_tokens for request in fake.requests] == [counted, counted if options else 4_096]
 
 
 def test_the_served_message_is_one_model_s_whole_message():
-    said = reply("I will look.", tool_calls=[("get_weather", {"city": "Wien"})])
-    orchestrator, _ = served_by(lambda _: said)
+    body = reply("I will look.", tool_calls=[("get_weather", {"city": "Wien"})])
+    orchestrator, _ = served_by(lambda _: body)
     answer = orchestrator.chat([USER], tools=TOOLS)
-    assert answer.message == said["choices"][0]["message"]
+    assert answer.message == body["choices"][0]["message"]
     assert [call["function"]["name"] for call in answer.tool_calls] == ["get_weather"]
     assert answer.text == '[{"arguments":{"city":"Wien"},"name":"get_weather"}]'
 
@@ -193,12 +193,12 @@ def test_a_reply_that_is_cut_says_whose_limit_cut_it():
     with app:
         own, theirs = app.chat([USER]).warnings, app.chat([USER], max_tokens=3).warnings
     assert "cut at its token limit, which cascade set: max_tokens under models raises it" in own[0]
-    assert not any("cascade set" in said for said in theirs)
+    assert not any("cascade set" in warning for warning in theirs)
 
 
 def test_a_pair_of_surrogates_is_its_character():
-    asked = ChatRequest([{"role": "user", "content": "\ud83d\ude00"}], {"metadata": {"\ud83d\ude00": "ü"}})
-    assert asked.body() == {"messages": [{"role": "user", "content": "😀"}], "metadata": {"😀": "ü"}}
+    chat = ChatRequest([{"role": "user", "content": "\ud83d\ude00"}], {"metadata": {"\ud83d\ude00": "ü"}})
+    assert chat.body() == {"messages": [{"role": "user", "content": "😀"}], "metadata": {"😀": "ü"}}
 
 
 def test_a_request_is_a_value():
@@ -216,16 +216,16 @@ def test_arguments_that_are_no_json_stay_as_they_are():
 
 
 def test_a_logged_request_is_replayed_to_the_letter(tmp_path):
-    said = reply("", tool_calls=[("get_weather", {"city": "Wien"})])
+    body = reply("", tool_calls=[("get_weather", {"city": "Wien"})])
     with Orchestrator.from_config(
         {**CONFIG, "traces": {"store": f"sqlite:///{tmp_path}/traces.db"}},
-        providers={"fake": FakeProvider(lambda _: said)},
+        providers={"fake": FakeProvider(lambda _: body)},
     ) as first:
-        asked = first.chat([USER], tools=TOOLS)
+        answer = first.chat([USER], tools=TOOLS)
     replayed = {**CONFIG, "provider": {"kind": "replay", "options": {"path": f"sqlite:///{tmp_path}/traces.db"}}}
     with Orchestrator.from_config(replayed) as second:
         again = second.chat([USER], tools=TOOLS)
-    assert again.message == asked.message
+    assert again.message == answer.message
 
 
 def test_a_reply_without_text_says_nothing_of_whether_its_model_gives_log_probs():
@@ -259,26 +259,26 @@ def test_log_probs_that_the_application_does_not_want_are_asked_for_and_not_give
 
 
 def test_a_reply_without_log_probs_takes_nothing_from_the_next():
-    made = {**CONFIG, "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}}
+    config = {**CONFIG, "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}}
     silent = reply("Sunny.")
     silent["choices"][0]["logprobs"] = None
     script = {"small": [silent, silent, reply("Sunny.", logprobs=[-0.1])], "large": ["Rain."]}
-    with Orchestrator.from_config(made, providers={"fake": FakeProvider(script)}) as orchestrator:
+    with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as orchestrator:
         answers = [orchestrator.chat([USER]) for _ in range(3)]
     assert [answer.text for answer in answers] == ["Rain.", "Rain.", "Sunny."]
     assert Receipt("t").of(answers[0]).silent == ("small",)
 
 
 def test_what_the_served_model_said_beside_its_message_is_passed_on():
-    said = reply("Sunny.")
-    said |= {"model": "small-2026-01-01", "system_fingerprint": "fp_1", "service_tier": "default"}
-    said["usage"] = {
+    body = reply("Sunny.")
+    body |= {"model": "small-2026-01-01", "system_fingerprint": "fp_1", "service_tier": "default"}
+    body["usage"] = {
         "prompt_tokens": 20,
         "completion_tokens": 10,
         "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 2, "accepted_prediction_tokens": 1},
     }
-    orchestrator, _ = served_by({"small": [said]})
+    orchestrator, _ = served_by({"small": [body]})
     with orchestrator:
         answer = orchestrator.chat([USER])
     completion = answer.to_openai()
@@ -292,8 +292,8 @@ def test_what_the_served_model_said_beside_its_message_is_passed_on():
     chunks = b"".join(
         [*ChatCompletions({"stream_options": {"include_usage": True}}, "t").ending(ServedMessage(answer), None)]
     ).split(b"\n\n")
-    told = [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks if chunk.startswith(b"data: {")]
-    assert {(chunk["model"], chunk["service_tier"]) for chunk in told} == {("small-2026-01-01", "default")}
+    events = [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks if chunk.startswith(b"data: {")]
+    assert {(chunk["model"], chunk["service_tier"]) for chunk in events} == {("small-2026-01-01", "default")}
 
 
 @pytest.mark.parametrize("audio", [{"id": "a", "data": "AAAA", "transcript": "Sunny."}, {"id": "a", "data": "AAAA"}])
@@ -310,10 +310,10 @@ def test_a_message_that_speaks_is_served_as_it_is(audio):
 
 def test_a_service_tier_without_a_price_is_not_bought():
     priced = {"model": "small", "price": {"input": 1, "output": 4}, "allow_fields": ["service_tier"]}
-    made = {**CONFIG, "models": {"base": priced, "guide": "large"}, "policy": {"kind": "fixed", "depth": 1}}
+    config = {**CONFIG, "models": {"base": priced, "guide": "large"}, "policy": {"kind": "fixed", "depth": 1}}
     fake = FakeProvider({"small": ["Sunny."]})
-    with Orchestrator.from_config(made, providers={"fake": fake}) as orchestrator:
+    with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
         known, flex = orchestrator.chat([USER]), orchestrator.chat([USER], service_tier="flex")
     assert known.cost == flex.cost is not None
     assert sent(fake.requests[1]) == {"messages": [USER]}
-    assert any("service_tier" in said for said in flex.warnings)
+    assert any("service_tier" in warning for warning in flex.warnings)

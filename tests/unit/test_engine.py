@@ -24,8 +24,7 @@ from cascade.plans.base import ModelUse, Walk
 from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.base import Observation, Scorer, StepScores
 from cascade.types import Answer, Completion, Decision, Request, Run, Step, Usage
-from unit.certified import certificate
-from unit.made import (
+from unit.builders import (
     CHEAP,
     DEAR,
     PRICES,
@@ -39,13 +38,14 @@ from unit.made import (
     step,
     yes_no,
 )
+from unit.certified import certificate
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
 DOWN = ProviderUnavailableError("down")
 RHINE, DANUBE, MUR = "Answer: Rhine", "Answer: Danube", "Answer: Mur"
 THREE = base_guide(SMALL, LARGE, rounds=3)
-Said = str | Completion | BaseException
+Reply = str | Completion | BaseException
 
 
 def walk(strategy: Any = THREE, policy: Any = None, budget: Budget | None = None, **settings: Any) -> Run:
@@ -54,19 +54,19 @@ def walk(strategy: Any = THREE, policy: Any = None, budget: Budget | None = None
     return run(RIVER, plan, RunTerms(**{"prices": PRICES, **terms}), budget=budget)
 
 
-def asked(*said: Said, **settings: Any) -> Answer:
-    return drive(walk(**settings), caller(said))
+def ask(*replies: Reply, **settings: Any) -> Answer:
+    return drive(walk(**settings), caller(replies))
 
 
 SURE, TWO = (DANUBE, yes_no(0.97)), {"strategy": base_guide(SMALL, LARGE, rounds=2), "policy": ThresholdPolicy(0.0)}
-ONE = {"strategy": base_guide(SMALL, LARGE, rounds=1)}
+ONE_ROUND = {"strategy": base_guide(SMALL, LARGE, rounds=1)}
 NO_KEY = AuthenticationError("no key")
 CERTIFICATE = certificate()
 ALL_STEPS = (RHINE, yes_no(0.97), DANUBE, yes_no(0.9), MUR, yes_no(0.2, "No, Danube"))
 
 
 @each(
-    "said, settings, text, stopped, steps, costs",
+    "replies, settings, text, stopped, steps, costs",
     [
         (SURE, {}, "Danube", "policy", 1, [14_000, 104_000]),
         ((RHINE, yes_no(0.02, "No, Danube")), {}, "Danube", "policy", 1, [14_000, 104_000]),
@@ -80,46 +80,46 @@ ALL_STEPS = (RHINE, yes_no(0.97), DANUBE, yes_no(0.9), MUR, yes_no(0.2, "No, Dan
         ((DANUBE, DOWN, *SURE), {}, "Danube", "policy", 2, None),
         # an error after an answer was made
         ((DANUBE, yes_no(0.5), DOWN, NO_KEY), {}, "Danube", "provider error", 1, [14_000, 104_000, 0, 0]),
-        ((":", ":"), ONE, None, "horizon", 1, None),  # nothing that could be kept
+        ((":", ":"), ONE_ROUND, None, "horizon", 1, None),  # nothing that could be kept
     ],
 )
-def test_how_a_walk_ends(said, settings, text, stopped, steps, costs):
-    answer = asked(*said, **settings)
+def test_how_a_walk_ends(replies, settings, text, stopped, steps, costs):
+    answer = ask(*replies, **settings)
     assert (answer.text, answer.answers, answer.stopped) == (text, () if text is None else (text,), stopped)
-    assert (answer.question, len(answer.steps), len(answer.calls)) == (RIVER, steps, len(said))
-    assert [made.number for made in answer.steps] == list(range(1, steps + 1))
-    assert answer.steps[-1].final == (said[0] in {DOWN, ":"})  # no step can follow
+    assert (answer.question, len(answer.steps), len(answer.calls)) == (RIVER, steps, len(replies))
+    assert [step.number for step in answer.steps] == list(range(1, steps + 1))
+    assert answer.steps[-1].final == (replies[0] in {DOWN, ":"})  # no step can follow
     assert len(answer.loose_calls) == (2 if stopped == "provider error" else 0)
-    assert len(answer.warnings) == (1 if DOWN in said else 3 if text is None else 0)
-    assert costs is None or [made.cost_nano_usd for made in answer.calls] == costs
-    assert answer.cost_nano_usd == (None if costs and None in costs else sum(one.cost_nano_usd for one in answer.calls))
+    assert len(answer.warnings) == (1 if DOWN in replies else 3 if text is None else 0)
+    paid = [call.cost_nano_usd for call in answer.calls]
+    assert (costs or paid, answer.cost_nano_usd) == (paid, None if costs and None in costs else sum(paid))
     assert 0 <= answer.latency_s < 60
 
 
 def test_doubt_pays_another_step_and_every_call_is_recorded_in_its_step():
-    answer = asked(RHINE, yes_no(0.5), *SURE)
-    assert [made.decision.proceed for made in answer.steps if made.decision] == [True, False]
-    assert [[made.request.purpose for made in one.calls] for one in answer.steps] == [["answer", "judge"]] * 2
+    answer = ask(RHINE, yes_no(0.5), *SURE)
+    assert [step.decision.proceed for step in answer.steps if step.decision] == [True, False]
+    assert [[call.request.purpose for call in step.calls] for step in answer.steps] == [["answer", "judge"]] * 2
     assert len(answer.explain().splitlines()) >= 2
-    assert asked(*SURE, prices={}).cost_bound is None
+    assert ask(*SURE, prices={}).cost_bound is None
 
 
 def test_a_certificate_is_passed_through():
-    held = certificate()
-    assert asked(DANUBE, yes_no(0.97), certificate=held).certificate is held
-    assert asked(DANUBE, yes_no(0.97)).certificate is None
+    issued = certificate()
+    assert ask(DANUBE, yes_no(0.97), certificate=issued).certificate is issued
+    assert ask(DANUBE, yes_no(0.97)).certificate is None
 
 
-@each("said, audited", [((RHINE, yes_no(0.5), *SURE), [False, False]), (ALL_STEPS, [False, True, True])])
-def test_a_step_is_shown_as_it_is_made_before_the_next_call(said, audited):
-    going, call = walk(audit=any(audited)), caller(said)
+@each("replies, audited", [((RHINE, yes_no(0.5), *SURE), [False, False]), (ALL_STEPS, [False, True, True])])
+def test_a_step_is_shown_as_it_is_made_before_the_next_call(replies, audited):
+    going, call = walk(audit=any(audited)), caller(replies)
     shown, item = list[Any](), next(going)
     with pytest.raises(StopIteration):
         while True:
             shown.append(item)
             item = going.send(call(item) if isinstance(item, Request) else None)
-    assert [type(one) for one in shown] == [Request, Request, Step] * len(audited)
-    assert [one.audited for one in shown if isinstance(one, Step)] == audited
+    assert [type(event) for event in shown] == [Request, Request, Step] * len(audited)
+    assert [event.audited for event in shown if isinstance(event, Step)] == audited
 
 
 # --- what a policy is shown ---
@@ -139,8 +139,8 @@ class Watching:
 
 def test_a_policy_sees_every_step_so_far_and_the_latest_undecided():
     policy = Watching()
-    asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97), policy=policy)
-    assert [[made.number for made in seen.steps] for seen in policy.seen] == [[1], [1, 2]]
+    ask(RHINE, yes_no(0.5), DANUBE, yes_no(0.97), policy=policy)
+    assert [[step.number for step in seen.steps] for seen in policy.seen] == [[1], [1, 2]]
     assert [seen.steps[-1].decision for seen in policy.seen] == [None, None]
     assert {(seen.question, seen.last) for seen in policy.seen} == {(RIVER, False)}
 
@@ -149,7 +149,7 @@ def test_a_policy_sees_every_step_so_far_and_the_latest_undecided():
 
 
 def test_a_base_that_fails_is_recorded_and_the_guide_answers():
-    answer = asked(DOWN, DANUBE)
+    answer = ask(DOWN, DANUBE)
     assert (answer.text, answer.stopped) == ("Danube", "horizon")
     first, second = answer.calls
     assert (first.completion, first.cost_nano_usd, first.billed) == (None, 0, "no")
@@ -169,7 +169,7 @@ AT_JUDGE = 14_000 + GUIDE_BOUND
 
 
 @each(
-    "said, settings, cap, error, paid",
+    "replies, settings, cap, error, paid",
     [
         ((BILLED, NO_KEY), {}, None, AuthenticationError, [("base", 10_000), ("guide", 0)]),
         ((DOWN, DOWN), {"audit": True}, None, ProviderUnavailableError, [("base", 0), ("guide", 0)]),
@@ -182,10 +182,10 @@ AT_JUDGE = 14_000 + GUIDE_BOUND
         ((), {"on_exhausted": "serve_best"}, 1, BudgetExceededError, []),
     ],
 )  # fmt: skip
-def test_an_error_holds_what_was_paid(said, settings, cap, error, paid):
+def test_an_error_holds_what_was_paid(replies, settings, cap, error, paid):
     with pytest.raises(error) as caught:
-        asked(*said, budget=Budget(cap), **settings)
-    assert [(made.request.role, made.cost_nano_usd) for made in caught.value.calls] == paid
+        ask(*replies, budget=Budget(cap), **settings)
+    assert [(call.request.role, call.cost_nano_usd) for call in caught.value.calls] == paid
 
 
 def test_another_exception_comes_out_as_it_is_and_ends_the_walk():
@@ -199,7 +199,7 @@ def test_another_exception_comes_out_as_it_is_and_ends_the_walk():
 
 
 @each(
-    "said, cap, policy, text, stopped, costs",
+    "replies, cap, policy, text, stopped, costs",
     [
         (SURE, AT_JUDGE, ThresholdPolicy(), "Danube", "policy", [14_000, 104_000]),  # it fits to the nano-dollar
         ((RHINE, yes_no(0.4, "No, Danube"), RHINE), AT_JUDGE, ThresholdPolicy(0.0), "Danube", "budget",
@@ -208,11 +208,11 @@ def test_another_exception_comes_out_as_it_is_and_ends_the_walk():
         ((DANUBE,), AT_JUDGE - 1, ThresholdPolicy(), "Danube", "budget", [14_000]),
     ],
 )  # fmt: skip
-def test_where_the_money_ends_the_best_so_far_is_served(said, cap, policy, text, stopped, costs):
+def test_where_the_money_ends_the_best_so_far_is_served(replies, cap, policy, text, stopped, costs):
     budget = Budget(cap)
-    answer = asked(*said, budget=budget, on_exhausted="serve_best", policy=policy)
+    answer = ask(*replies, budget=budget, on_exhausted="serve_best", policy=policy)
     assert (answer.text, answer.stopped, bool(answer.warnings)) == (text, stopped, stopped == "budget")
-    assert [made.cost_nano_usd for made in answer.calls] == costs
+    assert [call.cost_nano_usd for call in answer.calls] == costs
     assert bool(answer.steps[-1].notes) == (stopped == "budget")
     assert budget.spent_nano_usd == answer.cost_nano_usd == sum(costs)
 
@@ -227,7 +227,7 @@ def test_where_the_money_ends_the_best_so_far_is_served(said, cap, policy, text,
 )
 def test_what_is_not_known_is_booked_in_full(first, second, cost, bound, booked):
     budget = Budget(10**9)
-    answer = asked(first, second, budget=budget)
+    answer = ask(first, second, budget=budget)
     assert (answer.calls[0].cost_nano_usd, answer.calls[0].cost_bound_nano_usd) == (cost, bound)
     assert budget.spent_nano_usd == booked + answer.calls[1].cost_nano_usd
 
@@ -277,16 +277,16 @@ class EndsEarly:
                 return
 
 
-@pytest.mark.parametrize("said", [DANUBE, DOWN])
-def test_a_plan_that_ends_without_a_step_is_no_answer(said):
-    answer = asked(said, strategy=EndsEarly(request()))
+@pytest.mark.parametrize("reply", [DANUBE, DOWN])
+def test_a_plan_that_ends_without_a_step_is_no_answer(reply):
+    answer = ask(reply, strategy=EndsEarly(request()))
     assert (answer.text, answer.steps, answer.stopped) == (None, (), "horizon")
     assert len(answer.loose_calls) == 1
 
 
 def test_a_plan_that_ends_before_its_horizon_ends_the_walk():
     only = Step(1, (candidate("Danube"),), {})
-    answer = asked(strategy=EndsEarly(only), policy=ThresholdPolicy(keep="both"))
+    answer = ask(strategy=EndsEarly(only), policy=ThresholdPolicy(keep="both"))
     assert (answer.text, answer.stopped) == ("Danube", "horizon")
 
 
@@ -312,8 +312,8 @@ GUESSED = Usage(100, 10, estimated=True)
     ],
 )
 def test_an_answered_call_costs_what_its_usage_says(usage, tries, price, cost, bound):
-    made = paid_call(request(), completion(usage=usage, maybe_billed=tries), price)
-    assert (made.cost_nano_usd, made.cost_bound_nano_usd, made.billed, made.error) == (cost, bound, "yes", None)
+    call = paid_call(request(), completion(usage=usage, maybe_billed=tries), price)
+    assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.billed, call.error) == (cost, bound, "yes", None)
 
 
 @each(
@@ -328,23 +328,23 @@ def test_an_answered_call_costs_what_its_usage_says(usage, tries, price, cost, b
     ],
 )
 def test_a_failed_call_is_free_charged_or_bounded(error, price, cost, bound):
-    made = failed_call(request(), error, price)
-    assert (made.completion, made.cost_nano_usd, made.cost_bound_nano_usd) == (None, cost, bound)
-    assert (made.billed, made.error) == (error.billed, f"{type(error).__name__}: x")
+    call = failed_call(request(), error, price)
+    assert (call.completion, call.cost_nano_usd, call.cost_bound_nano_usd) == (None, cost, bound)
+    assert (call.billed, call.error) == (error.billed, f"{type(error).__name__}: x")
 
 
 # --- which answer is the best ---
 
 
-def kept(number: int, *texts: str, sure: float | None = None, **fields: Any) -> Step:
+def keeping(number: int, *texts: str, sure: float | None = None, **fields: Any) -> Step:
     """Return a step that keeps all its answers, of one confidence."""
     return step(number, *(candidate(text, confidence=sure) for text in texts), keep=tuple(range(len(texts))), **fields)
 
 
-def judged(made: Step, *confidences: float | None) -> Step:
+def judged(bare: Step, *confidences: float | None) -> Step:
     """Return a step whose decision keeps everything, with the policy's confidences."""
-    keep = tuple(range(len(made.candidates)))
-    return made._replace(decision=Decision(keep, True, (), 0.0, 0.0, confidences))
+    keep = tuple(range(len(bare.candidates)))
+    return bare._replace(decision=Decision(keep, True, (), 0.0, 0.0, confidences))
 
 
 BOTH = step(1, candidate("Inn", confidence=0.9), candidate("Elbe", "guide", 0.1), keep=(0, 1))
@@ -354,19 +354,19 @@ UNKEPT = (step(1, candidate("Inn"), candidate("Elbe", "guide", 0.9), keep=()), s
 @each(
     "steps, ranked",
     [
-        ((kept(1, "Inn", sure=0.4), kept(2, "Elbe", sure=0.3)), ("Inn", "Elbe")),
+        ((keeping(1, "Inn", sure=0.4), keeping(2, "Elbe", sure=0.3)), ("Inn", "Elbe")),
         ((step(1, candidate("Inn"), candidate("Elbe", confidence=0.0), keep=(0, 1)),), ("Elbe", "Inn")),
         # of equal confidence the most votes win, then the later step
-        ((kept(1, "Inn", "Elbe"), kept(2, "the inn")), ("Inn", "Elbe")),
-        ((kept(1, "Inn"), kept(2, "Elbe")), ("Elbe", "Inn")),
-        ((kept(1, "The Danube.", "danube"),), ("The Danube.",)),  # once, in its first spelling
+        ((keeping(1, "Inn", "Elbe"), keeping(2, "the inn")), ("Inn", "Elbe")),
+        ((keeping(1, "Inn"), keeping(2, "Elbe")), ("Elbe", "Inn")),
+        ((keeping(1, "The Danube.", "danube"),), ("The Danube.",)),  # once, in its first spelling
         # only what was kept, unless nothing was and any will do
         (UNKEPT, ("Elbe", "Inn")),
-        ((*UNKEPT, kept(3, "Oder")), ("Oder",)),
+        ((*UNKEPT, keeping(3, "Oder")), ("Oder",)),
         # how sure a reply is ranks no answer: the later model's comes first
         (
             tuple(
-                kept(number, text, signals={"reply_mean_logprob": logprob})
+                keeping(number, text, signals={"reply_mean_logprob": logprob})
                 for number, text, logprob in ((1, "Inn", -0.01), (2, "Elbe", -2.0))
             ),
             ("Elbe", "Inn"),
@@ -378,7 +378,7 @@ UNKEPT = (step(1, candidate("Inn"), candidate("Elbe", "guide", 0.9), keep=()), s
         # 0.5.0 served the first text: the base's "The Danube", where the guide's "Danube" was the certified one
         *(
             (
-                tuple(judged(kept(at, text), sure[at - 1]) for at, text in ((1, "The Danube"), (2, "Danube"))),
+                tuple(judged(keeping(at, text), sure[at - 1]) for at, text in ((1, "The Danube"), (2, "Danube"))),
                 (first,),
             )
             for sure, first in (((0.5, 1.0), "Danube"), ((None, None), "The Danube"), ((1.0, 0.5), "The Danube"))
@@ -399,22 +399,22 @@ def test_a_decision_holds_what_the_policy_said():
         def scores(self, observation: Observation) -> StepScores:
             return StepScores((1.0,), 0.0, (0.75,))
 
-    found = decide(Sure(), Observation(RIVER, (step(1, candidate("Inn")),), False))
-    assert (found.keep, found.confidences) == ((0,), (0.75,))
+    decision = decide(Sure(), Observation(RIVER, (step(1, candidate("Inn")),), False))
+    assert (decision.keep, decision.confidences) == ((0,), (0.75,))
 
 
 def served(answer: Answer) -> Any:
     """Return what a caller acts on."""
-    kept = [step.decision.keep for step in answer.steps if step.decision and step.decision.keep]
-    return answer.text, answer.answers, answer.stopped, kept, answer.certificate
+    keeps = [step.decision.keep for step in answer.steps if step.decision and step.decision.keep]
+    return answer.text, answer.answers, answer.stopped, keeps, answer.certificate
 
 
 # --- audits ---
 
 
 def test_an_audit_runs_all_steps_and_serves_the_same():
-    plain = asked(*ALL_STEPS[:2], certificate=CERTIFICATE)
-    audited = asked(*ALL_STEPS, certificate=CERTIFICATE, audit=True)
+    plain = ask(*ALL_STEPS[:2], certificate=CERTIFICATE)
+    audited = ask(*ALL_STEPS, certificate=CERTIFICATE, audit=True)
     assert served(plain) == served(audited) == ("Rhine", ("Rhine",), "policy", [(0,)], CERTIFICATE)
     assert (plain.audited, audited.audited) == (False, True)
     assert [step.audited for step in audited.steps] == [False, True, True]
@@ -423,16 +423,16 @@ def test_an_audit_runs_all_steps_and_serves_the_same():
 
 
 def test_audited_steps_keep_nothing_and_show_what_the_policy_would_have_said():
-    answer = asked(*ALL_STEPS, audit=True)
+    answer = ask(*ALL_STEPS, audit=True)
     decisions = [step.decision for step in answer.steps]
-    assert [made.keep for made in decisions if made] == [(0,), (), ()]
-    assert [made.proceed for made in decisions if made] == [False, True, False]
+    assert [decision.keep for decision in decisions if decision] == [(0,), (), ()]
+    assert [decision.proceed for decision in decisions if decision] == [False, True, False]
     assert decisions[1] is not None
     assert decisions[1].next_score == pytest.approx(-math.log(0.9))
 
 
 def test_an_audit_is_paid_for():
-    plain, audited = asked(*ALL_STEPS[:2]), asked(*ALL_STEPS, audit=True)
+    plain, audited = ask(*ALL_STEPS[:2]), ask(*ALL_STEPS, audit=True)
     assert plain.cost_nano_usd is not None
     assert audited.cost_nano_usd is not None
     assert len(audited.calls) == 6
@@ -441,15 +441,15 @@ def test_an_audit_is_paid_for():
 
 def test_a_walk_that_reaches_the_horizon_is_an_audit_by_itself():
     settings: dict[str, Any] = {"policy": ThresholdPolicy(0.0, "both")}
-    plain, audited = asked(*ALL_STEPS, **settings), asked(*ALL_STEPS, audit=True, **settings)
+    plain, audited = ask(*ALL_STEPS, **settings), ask(*ALL_STEPS, audit=True, **settings)
     assert served(plain) == served(audited)
     assert audited.audited
     assert not any(step.audited for step in audited.steps)
 
 
-@pytest.mark.parametrize("said", [(*ALL_STEPS[:2], DOWN, DOWN), (*ALL_STEPS[:3], DOWN, DOWN, DOWN, DOWN, DOWN)])
-def test_a_provider_that_fails_in_an_audit_costs_the_answer_nothing(said):
-    answer = asked(*said, audit=True, certificate=CERTIFICATE)
+@pytest.mark.parametrize("replies", [(*ALL_STEPS[:2], DOWN, DOWN), (*ALL_STEPS[:3], DOWN, DOWN, DOWN, DOWN, DOWN)])
+def test_a_provider_that_fails_in_an_audit_costs_the_answer_nothing(replies):
+    answer = ask(*replies, audit=True, certificate=CERTIFICATE)
     assert (answer.text, answer.stopped, answer.certificate) == ("Rhine", "policy", CERTIFICATE)
     assert answer.audited
     assert answer.warnings[-1].startswith("the audit was cut short: ProviderUnavailableError") or answer.steps[-1].notes
@@ -457,7 +457,7 @@ def test_a_provider_that_fails_in_an_audit_costs_the_answer_nothing(said):
 
 def test_a_ladder_whose_last_model_fails_in_an_audit_has_no_step_more():
     ladder = ladder_of((SMALL, LARGE))
-    answer = asked(RHINE, DOWN, strategy=ladder, policy=FixedPolicy("both", 1), audit=True)
+    answer = ask(RHINE, DOWN, strategy=ladder, policy=FixedPolicy("both", 1), audit=True)
     assert (answer.text, answer.stopped, len(answer.steps)) == ("Rhine", "policy", 2)
     assert answer.steps[1].candidates == ()
     assert answer.steps[1].audited
@@ -468,7 +468,7 @@ def test_the_cap_holds_in_an_audit_and_cuts_it_short(on_exhausted):
     steps_of: set[int] = set()
     for cap in range(120_000, 1_500_000, 60_000):
         try:
-            answer = asked(*ALL_STEPS, budget=Budget(cap), on_exhausted=on_exhausted, audit=True)
+            answer = ask(*ALL_STEPS, budget=Budget(cap), on_exhausted=on_exhausted, audit=True)
         except BudgetExceededError:
             continue  # what is served did not fit itself
         assert (answer.text, answer.audited) == ("Rhine", True)
@@ -476,21 +476,21 @@ def test_the_cap_holds_in_an_audit_and_cuts_it_short(on_exhausted):
         assert answer.cost_nano_usd <= cap
         if answer.stopped == "policy":
             steps_of.add(len(answer.steps))
-            cut = any("the audit was cut short: BudgetExceededError" in said for said in answer.warnings)
+            cut = any("the audit was cut short: BudgetExceededError" in warning for warning in answer.warnings)
             assert cut == (len(answer.steps) < 3)
     assert steps_of == {1, 2, 3}
 
 
 def test_a_step_that_is_final_ends_an_audit():
-    answer = asked(DOWN, DANUBE, audit=True)
+    answer = ask(DOWN, DANUBE, audit=True)
     assert (len(answer.steps), answer.audited, answer.stopped) == (1, True, "horizon")
 
 
 def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further():
     ladder = ladder_of((SMALL, LARGE, ModelUse("third", 64)))
-    broken = asked(RHINE, DOWN, MUR, strategy=ladder, policy=FixedPolicy("both", 3), audit=True)
+    broken = ask(RHINE, DOWN, MUR, strategy=ladder, policy=FixedPolicy("both", 3), audit=True)
     assert broken.stopped == "horizon"
-    answer = asked(RHINE, yes_no(0.5), DOWN, DOWN, audit=True)
+    answer = ask(RHINE, yes_no(0.5), DOWN, DOWN, audit=True)
     assert answer.text is not None
     assert not any(step.audited for step in answer.steps)
 
@@ -499,11 +499,11 @@ def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further():
 
 
 def test_no_certificate_speaks_of_a_walk_that_was_broken_off():
-    broken = asked(RHINE, yes_no(0.5), budget=Budget(500_000), on_exhausted="serve_best", certificate=CERTIFICATE)
+    broken = ask(RHINE, yes_no(0.5), budget=Budget(500_000), on_exhausted="serve_best", certificate=CERTIFICATE)
     assert (broken.stopped, broken.certificate) == ("budget", None)
-    assert any(said.startswith("no certificate") for said in broken.warnings)
-    assert not any("certificate" in said for said in asked(*ALL_STEPS[:2]).warnings)
+    assert any(warning.startswith("no certificate") for warning in broken.warnings)
+    assert not any("certificate" in warning for warning in ask(*ALL_STEPS[:2]).warnings)
 
 
 def test_warnings_begin_with_those_that_are_given():
-    assert asked(*ALL_STEPS[:2], warnings=["the certificate has expired"]).warnings == ("the certificate has expired",)
+    assert ask(*ALL_STEPS[:2], warnings=["the certificate has expired"]).warnings == ("the certificate has expired",)

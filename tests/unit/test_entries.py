@@ -54,8 +54,8 @@ def test_a_ladder_of_one_model_is_asked_logged_and_priced_by_entry():
 
 
 def test_a_log_and_a_certificate_tell_entries_apart(tmp_path):
-    asked, settings = [AskedQuestion("q", Question("Which river?"), ("Rhine",))], CollectSettings(baselines=())
-    collect(asked, tmp_path / "log.jsonl", settings, config=load(EFFORTS))
+    questions, settings = [AskedQuestion("q", Question("Which river?"), ("Rhine",))], CollectSettings(baselines=())
+    collect(questions, tmp_path / "log.jsonl", settings, config=load(EFFORTS))
     assert {row["model"] for row in read_rows(tmp_path / "log.jsonl")} == {LOW, HIGH}
     before, after = made_for(load(EFFORTS)), made_for(load(entries({"reasoning_effort": "medium"})))
     assert before["models"][LOW] != after["models"][LOW]
@@ -84,14 +84,14 @@ def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound
     fake, price = FakeProvider(), config.prices()[LOW]
     with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
         answer = orchestrator.ask("Which river?")
-    asked = fake.requests[0]._replace(max_tokens=100)
+    request = fake.requests[0]._replace(max_tokens=100)
     assert price is not None
     logged = [each for each in rows(answer) if each["model"] == LOW]
     assert mispriced(logged, {LOW: price}) == (1, {})
     assert mispriced([{**each, "signals": {}} for each in logged], {LOW: price})[1]
-    assert cost_of(asked, Completion("", "stop", Usage(1_000, 100)), price).nano_usd == 700_000
-    assert bound_of(asked, price, 0).nano_usd == 1_100 * 4_000
-    by_itself = asked._replace(sends={**asked.sends, "thinking": {"budget_tokens": -1}})
+    assert cost_of(request, Completion("", "stop", Usage(1_000, 100)), price).nano_usd == 700_000
+    assert bound_of(request, price, 0).nano_usd == 1_100 * 4_000
+    by_itself = request._replace(sends={**request.sends, "thinking": {"budget_tokens": -1}})
     assert bound_of(by_itself, price, 0).nano_usd == 100 * 4_000
 
 
@@ -117,8 +117,8 @@ def test_a_setting_that_the_model_is_known_not_to_take_is_an_error_by_name():
 def test_thinking_becomes_an_effort_unless_the_model_is_known_to_refuse_efforts():
     models = {"low": {"model": MODEL}, "high": {"model": "openai/gpt-5-mini"}, "own": {"model": "openai/not-listed"}}
     fields = fields_of({**EFFORTS, "models": models})
-    asked = ChatRequest([{"role": "user", "content": "Hi"}], {"thinking": {"type": "adaptive"}})
-    assert [fields.unsent(asked, [at["model"]]) for at in models.values()] == [("thinking",), (), ()]
+    chat = ChatRequest([{"role": "user", "content": "Hi"}], {"thinking": {"type": "adaptive"}})
+    assert [fields.unsent(chat, [at["model"]]) for at in models.values()] == [("thinking",), (), ()]
 
 
 def test_a_fallback_is_asked_with_its_own_settings():
@@ -136,14 +136,14 @@ def test_a_fallback_is_asked_with_its_own_settings():
 def test_a_fallback_has_its_own_limit_temperature_and_seed_and_the_clients_limit_counts_before_them(chat):
     low, high = ModelUse(LOW, 100, 0.0, 1, chat_max_tokens=1_000), ModelUse(HIGH, 200, 0.7, 2, chat_max_tokens=2_000)
     body = ChatRequest([{"role": "user", "content": "Hi"}])
-    asked = low.request((), "low", "answer", 1, Question("Hi"))
+    request = low.request((), "low", "answer", 1, Question("Hi"))
     if chat:
-        asked = asked._replace(chat=body, max_tokens=1_000)
+        request = request._replace(chat=body, max_tokens=1_000)
     limit = 2_000 if chat else 200
-    assert high.in_place_of(low, asked) == asked._replace(model=HIGH, max_tokens=limit, temperature=0.7, seed=2)
-    of_node = asked._replace(max_tokens=8, temperature=1.0, seed=5)
+    assert high.in_place_of(low, request) == request._replace(model=HIGH, max_tokens=limit, temperature=0.7, seed=2)
+    of_node = request._replace(max_tokens=8, temperature=1.0, seed=5)
     assert high.in_place_of(low, of_node) == of_node._replace(model=HIGH)
-    of_client = asked._replace(chat=ChatRequest(body.messages, {"max_tokens": 1_000}), max_tokens=1_000)
+    of_client = request._replace(chat=ChatRequest(body.messages, {"max_tokens": 1_000}), max_tokens=1_000)
     assert high.in_place_of(low, of_client).max_tokens == 1_000
 
 

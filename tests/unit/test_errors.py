@@ -83,7 +83,7 @@ def test_each_extra_that_is_named_has_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     for package, extra in errors.EXTRAS.items():
-        assert any(re.match(rf"{package}\b", one) for one in extras[extra]), (package, extra)
+        assert any(re.match(rf"{package}\b", requirement) for requirement in extras[extra]), (package, extra)
 
 
 def test_a_quote_is_short_on_one_line_and_without_keys():

@@ -99,7 +99,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("shop_run")
 
 
-def made(run: ModuleType, tmp_path: Path) -> tuple[Orchestrator, Journal, FakeProvider]:
+def opened(run: ModuleType, tmp_path: Path) -> tuple[Orchestrator, Journal, FakeProvider]:
     """Return a small model that always says done after a look, and a large one that does the task."""
     wanted = {task.message: task.calls for task in run.tasks()}
 
@@ -114,18 +114,18 @@ def made(run: ModuleType, tmp_path: Path) -> tuple[Orchestrator, Journal, FakePr
 
 
 def test_the_large_model_is_learned_where_it_can_be_paid_and_no_task_is_overspent(run, tmp_path):
-    orchestrator, journal, fake = made(run, tmp_path)
+    orchestrator, journal, fake = opened(run, tmp_path)
     with orchestrator, journal:
-        models, asked = run.models_of(orchestrator, journal), run.tasks()[:12]
-        poor, rich = (run.learned(asked, models, budget) for budget in (100_000, 10_000_000))
+        models, tasks = run.models_of(orchestrator, journal), run.tasks()[:12]
+        poor, rich = (run.learned(tasks, models, budget) for budget in (100_000, 10_000_000))
         assert poor == run.ALWAYS_SMALL  # of equals the cheapest, and the first
         for budget in (100_000, 1_000_000, 10_000_000):
-            played = [run.play(task, run.ALWAYS_LARGE, models, budget) for task in asked]
-            assert max(one.cost_nano_usd for one in played) <= budget
-        assert all(one.right and not one.stopped for one in played)
-        assert sum(run.play(task, rich, models, 10_000_000).right for task in asked) == 12
+            played = [run.play(task, run.ALWAYS_LARGE, models, budget) for task in tasks]
+            assert max(result.cost_nano_usd for result in played) <= budget
+        assert all(result.right and not result.stopped for result in played)
+        assert sum(run.play(task, rich, models, 10_000_000).right for task in tasks) == 12
         before = len(fake.requests)
-        run.learned(asked, models, 10_000_000)
+        run.learned(tasks, models, 10_000_000)
         assert len(fake.requests) == before  # every call is on record
 
 
@@ -142,7 +142,7 @@ FILES = sorted(path.name for path in (FOLDER / "plans").glob("*.yaml"))
 KNOWS = {"small": 0.55, "other-small": 0.55, "middle": 0.8, "large": 0.97}
 
 
-def said(request: Request) -> Payload:
+def script(request: Request) -> Payload:
     """Let a model be right by chance, less sure of itself where it is wrong, and a judge be mostly right about it."""
     rng = np.random.default_rng([len(request.model), request.seed or 0, *request.question.text.encode()])
     right = bool(rng.random() < KNOWS.get(request.model, 0.8))
@@ -161,9 +161,9 @@ def question(number: int) -> Question:
 @pytest.mark.parametrize("name", FILES)
 def test_it_is_logged_fitted_and_asked(name, tmp_path):
     assert len(FILES) == 6
-    config, fake = load(FOLDER / "plans" / name), {"fake": FakeProvider(said)}
-    asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(150)]
-    collect(config, asked, tmp_path / "log.jsonl", providers=fake)
+    config, fake = load(FOLDER / "plans" / name), {"fake": FakeProvider(script)}
+    questions = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(150)]
+    collect(config, questions, tmp_path / "log.jsonl", providers=fake)
     promise, settings = Promise("regret", 0.3, 0.9), FitSettings()
     fit(str(tmp_path / "log.jsonl"), promise, settings, config=config, output=tmp_path / "policy")
     served = load({**config.model_dump(mode="json"), "policy": str(tmp_path / "policy")})
@@ -173,7 +173,7 @@ def test_it_is_logged_fitted_and_asked(name, tmp_path):
     walks = {tuple([step.number for step in answer.steps]) for answer in answers}
     assert any(len(walk) < config.strategy.horizon for walk in walks)
     large = sum(
-        any(call.request.model == "large" and call.request.purpose != "judge" for call in one.calls) for one in answers
+        any(call.request.model == "large" and call.request.purpose != "judge" for call in run.calls) for run in answers
     )
     assert large < len(answers)
 
@@ -184,19 +184,19 @@ def test_a_certificate_from_a_log_with_a_refused_node_verifies_on_that_log(tmp_p
     def refusing(request: Request) -> Payload:
         if request.role == "other" and request.question.text == question(7).text:
             raise RefusedError("the filter declined")
-        return said(request)
+        return script(request)
 
     models = {name: {"model": name, "price": {"input": 1, "output": 4}} for name in ("small", "middle", "large")}
     names = {"first": "small", "other": "middle", "last": "large"}
     nodes = [{"name": name, "model": model} for name, model in names.items()]
     config = load({"models": models, "strategy": {"kind": "nodes", "nodes": nodes}, "provider": "fake"})
-    asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(120)]
-    done = collect(config, asked, tmp_path / "log.jsonl", providers={"fake": FakeProvider(refusing)})
-    assert [(one.role, one.questions) for one in done.refused] == [("other", 1)]
+    questions = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(120)]
+    done = collect(config, questions, tmp_path / "log.jsonl", providers={"fake": FakeProvider(refusing)})
+    assert [(refusal.role, refusal.questions) for refusal in done.refused] == [("other", 1)]
     for share in (0.6, 0.1):  # the request learns, or certifies
-        made, settings = tmp_path / f"policy {share}", FitSettings(train_share=share)
-        fit(str(tmp_path / "log.jsonl"), Promise("regret", 0.3, 0.9), settings, config=config, output=made)
-        verdict = verify(made, str(tmp_path / "log.jsonl"))
+        folder, settings = tmp_path / f"policy {share}", FitSettings(train_share=share)
+        fit(str(tmp_path / "log.jsonl"), Promise("regret", 0.3, 0.9), settings, config=config, output=folder)
+        verdict = verify(folder, str(tmp_path / "log.jsonl"))
         assert verdict.ok, verdict.failed
 
 

@@ -16,9 +16,9 @@ from cascade.plans.presets import STRATEGIES
 from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.live import LivePolicy
 from cascade.policies.policy import Depth, Prompted, Random, Threshold, Uala
+from unit.builders import TWO_MODELS, base_guide, exits
 from unit.certified import ROUNDS as NODES
 from unit.certified import certificate, directory
-from unit.made import TWO_MODELS, base_guide, exits
 
 SMALL, LARGE = ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), ModelUse("large")
 ENTRY = {"model": "small", "max_tokens": 9, "temperature": 0.5, "seed": 3}
@@ -27,7 +27,7 @@ MODELS = {"models": {"base": ENTRY, "guide": "large"}, "provider": "fake"}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "made"),
+    ("strategy", "expected"),
     [
         ({"decider": "base"}, base_guide(SMALL, LARGE, decider="base")),
         ({"rounds": 2, "samples": 5}, base_guide(SMALL, LARGE, 2, samples=5)),
@@ -36,21 +36,21 @@ MODELS = {"models": {"base": ENTRY, "guide": "large"}, "provider": "fake"}
         ({"kind": "ladder", "models": ["guide", "base"]}, ladder_of((LARGE, SMALL))),
     ],
 )
-def test_a_strategy_is_what_its_section_says(strategy, made):
-    assert build_strategy(load(MODELS | {"strategy": strategy})) == made
+def test_a_strategy_is_what_its_section_says(strategy, expected):
+    assert build_strategy(load(MODELS | {"strategy": strategy})) == expected
 
 
 def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path):
     (tmp_path / "exit.txt").write_text("[user]\nStop? {data}")
     for strategy in ({}, {"kind": "exit"}, {"kind": "ladder", "models": ["base"]}):
-        made: Any = build_strategy(load(MODELS | {"strategy": strategy | {"prompts": str(tmp_path)}}))
-        assert made.prompts.exit.before == "Stop? "
+        plan: Any = build_strategy(load(MODELS | {"strategy": strategy | {"prompts": str(tmp_path)}}))
+        assert plan.prompts.exit.before == "Stop? "
     with pytest.raises(ConfigError, match="does not exist"):
         build_strategy(load(MODELS | {"strategy": {"prompts": str(tmp_path / "nowhere")}}))
 
 
 @pytest.mark.parametrize(
-    ("policy", "made"),
+    ("policy", "expected"),
     [
         ({"kind": "fixed", "serves": "newest", "depth": 2}, (Depth(), -3.5)),
         ({"kind": "fixed", "serves": "first", "depth": 2}, (Depth(serves="first"), -3.5)),
@@ -60,17 +60,17 @@ def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path):
         ({"kind": "prompted"}, (Prompted(), 0.0)),
     ],
 )
-def test_a_policy_is_what_its_section_says(policy, made):
+def test_a_policy_is_what_its_section_says(policy, expected):
     decider = {"strategy": {"decider": "guide"}}
     live = build_policy(load(TWO_MODELS | decider | {"policy": policy}))
-    assert (live.rule, live.kappa) == made
-    assert policy_section(policy).rule(live.plan) == made
+    assert (live.rule, live.kappa) == expected
+    assert policy_section(policy).rule(live.plan) == expected
 
 
 @pytest.mark.parametrize("registry", [POLICIES, STRATEGIES])
 def test_every_kind_has_settings_of_that_kind(registry):
-    found = {name: registry.find(name).model_fields["kind"].annotation for name in registry.built_in}
-    assert {name: get_args(kind) for name, kind in found.items()} == {name: (name,) for name in found}
+    kinds = {name: registry.find(name).model_fields["kind"].annotation for name in registry.built_in}
+    assert {name: get_args(kind) for name, kind in kinds.items()} == {name: (name,) for name in kinds}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_strategy_brings_the_policy_that_fits_it(strategy, policy):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"policy": {"kind": "prompted"}}, "needs a model that decides"),
         ({"strategy": {"kind": "exit", "model": "nobody"}}, "models.nobody: the exit strategy needs it"),
@@ -95,8 +95,8 @@ def test_a_strategy_brings_the_policy_that_fits_it(strategy, policy):
         ({"strategy": {"kind": "exits"}}, "there is no kind 'exits'"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(settings, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_does_not_fit_together_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
         load(TWO_MODELS | settings)
 
 

@@ -100,20 +100,20 @@ def dotted(node: ast.AST) -> str:
 
 
 def test_a_package_is_imported_only_where_it_may_be():
-    packages = {name: {one.split(".")[0] for one in imported(tree)} for name, tree in trees().items()}
+    packages = {name: {module.split(".")[0] for module in imported(tree)} for name, tree in trees().items()}
     for package, places in ONLY_IN.items():
         users = {name for name, used in packages.items() if package in used}
-        folders = tuple(one for one in places if one.endswith("/"))
-        found = {next((one for one in folders if name.startswith(one)), name) for name in users}
-        assert found == places, package
+        folders = tuple(folder for folder in places if folder.endswith("/"))
+        actual = {next((folder for folder in folders if name.startswith(folder)), name) for name in users}
+        assert actual == places, package
 
 
 def test_nothing_dangerous_is_called():
     wrong = []
     for name, tree in trees().items():
         called = {dotted(node.func) for node in nodes(tree) if isinstance(node, ast.Call)}
-        wrong += [f"{name}: {one}" for one in sorted(called & FORBIDDEN_CALLS)]
-        wrong += [f"{name}: {one}" for one in imported(tree) if one == "time.time"]
+        wrong += [f"{name}: {target}" for target in sorted(called & FORBIDDEN_CALLS)]
+        wrong += [f"{name}: {target}" for target in imported(tree) if target == "time.time"]
     assert wrong == []
 
 
@@ -121,8 +121,8 @@ def test_no_test_measures_time():
     """What a slow or busy machine takes is no mistake: steps are counted (`tests/steps.py`), and clocks are a test's own."""
     here = Path(__file__).parents[1]
     looked = re.compile(r"(?:perf_counter|process_time|thread_time|monotonic|\btime)(?:_ns)?\(\) - ")
-    files = [one for one in here.rglob("test_*.py") if here / "long" not in one.parents]
-    assert [one.name for one in files if looked.search(one.read_text("utf-8"))] == []
+    files = [path for path in here.rglob("test_*.py") if here / "long" not in path.parents]
+    assert [path.name for path in files if looked.search(path.read_text("utf-8"))] == []
 
 
 def test_the_environment_is_read_only_where_it_may_be():
@@ -142,16 +142,16 @@ ELSEWHERE = {"regret"}
 def _branches(node: ast.AST) -> bool:
     """Whether a comparison, or a list of cases, tells one kind of guarantee from another."""
     if isinstance(node, ast.Compare):
-        texts = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+        texts = {sub.value for sub in ast.walk(node) if isinstance(sub, ast.Constant) and isinstance(sub.value, str)}
         return bool(texts & ELSEWHERE or (texts & {*KINDS.built_in} and ".kind" in ast.unparse(node)))
     cases = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
-    return len(GUARANTEES & {one.value for one in cases if isinstance(one, ast.Constant)}) > 1
+    return len(GUARANTEES & {sub.value for sub in cases if isinstance(sub, ast.Constant)}) > 1
 
 
 def test_a_kind_of_guarantee_is_told_from_another_in_its_own_room_alone():
     others = {name: tree for name, tree in trees().items() if name != "conformal/promise.py"}
-    found = [f"{name}:{node.lineno}" for name, tree in others.items() for node in nodes(tree) if _branches(node)]
-    assert found == []
+    branches = [f"{name}:{node.lineno}" for name, tree in others.items() for node in nodes(tree) if _branches(node)]
+    assert branches == []
 
 
 def test_nothing_is_printed_outside_the_command_line():
@@ -220,8 +220,8 @@ def test_all_has_every_extra_that_a_user_may_want():
     extras = FULL["optional-dependencies"]
     (everything,) = extras["all"]
     named = set(everything.partition("[")[2].rstrip("]").split(","))
-    assert {one for extra in named for one in extras[extra]} == {
-        one for extra, found in extras.items() if extra not in {"all", "dev", "dev-pages", "docs"} for one in found
+    assert {need for extra in named for need in extras[extra]} == {
+        need for extra, needs in extras.items() if extra not in {"all", "dev", "dev-pages", "docs"} for need in needs
     }
 
 

@@ -32,7 +32,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
 from cascade.resilience.event_loop import Deadline
 from cascade.types import Answer, Question, Request
-from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models
+from unit.builders import RIVER, TWO_MODELS, Failing, by_purpose, two_models
 
 LONG = "a" * 20_000 + "needle" + "b" * 20_000
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which river?"}]
@@ -42,17 +42,17 @@ def wired(provider: Any = None, **settings: Any) -> Orchestrator:
     return Orchestrator.from_config(TWO_MODELS | settings, providers={"fake": provider or two_models()})
 
 
-def same(one: Answer, other: Answer) -> bool:
+def same(first: Answer, other: Answer) -> bool:
     """Whether two answers are the same but for the clock."""
 
-    def kept(answer: Answer) -> Any:
+    def timeless(answer: Answer) -> Any:
         calls = [
             (c.request, c.completion and c.completion._replace(latency_s=0.0), c.cost_nano_usd) for c in answer.calls
         ]
         steps = [(s.number, s.candidates, s.signals, s.decision) for s in answer.steps]
         return answer.text, answer.answers, answer.stopped, calls, steps
 
-    return bool(kept(one) == kept(other))
+    return bool(timeless(first) == timeless(other))
 
 
 def test_an_await_without_asyncios_loop_as_under_trio_says_what_to_call_instead():
@@ -68,12 +68,12 @@ def test_an_await_without_asyncios_loop_as_under_trio_says_what_to_call_instead(
 
 async def test_all_four_ways_to_ask_come_to_the_same_answer():
     orchestrator = wired(two_models(guide=reply("Yes", p_yes=0.6)))
-    asked = await asyncio.to_thread(orchestrator.ask, RIVER)
+    answer = await asyncio.to_thread(orchestrator.ask, RIVER)
     streamed = await asyncio.to_thread(lambda: list(orchestrator.stream(RIVER)))
     astreamed = [event async for event in orchestrator.astream(RIVER)]
     for other in (await orchestrator.aask(RIVER), streamed[-1], astreamed[-1]):
         assert isinstance(other, Answer)
-        assert same(asked, other)
+        assert same(answer, other)
     assert [type(event) for event in streamed] == [type(event) for event in astreamed]
 
 
@@ -127,7 +127,7 @@ async def test_asking_nothing_and_too_much_is_a_usage_error(question):
     ("batch", "settings"),
     [
         *[([RIVER], {"concurrency": count}) for count in (0, -1)],
-        *[(one, {}) for one in ("Which river?", RIVER, CHAT)],  # 0.5.0: of a chat's messages each was a question
+        *[(item, {}) for item in ("Which river?", RIVER, CHAT)],  # 0.5.0: of a chat's messages each was a question
     ],
 )
 async def test_one_question_is_no_batch_and_none_at_once_is_refused(batch, settings):
@@ -235,11 +235,11 @@ def test_two_models_are_needed(names):
 
 
 def test_two_names_and_settings_are_a_configuration():
-    made = Orchestrator("small", "large", provider="fake", policy={"kind": "fixed"}, models={"third": "x"})
-    assert made.runtime.config.models.keys() == {"third", "base", "guide"}
-    assert made.runtime.policy.rule == Depth(serves="surest")
-    assert repr(made).startswith("Orchestrator(")
-    assert len(repr(made.ask("Hi"))) < 400  # without its steps and calls
+    orchestrator = Orchestrator("small", "large", provider="fake", policy={"kind": "fixed"}, models={"third": "x"})
+    assert orchestrator.runtime.config.models.keys() == {"third", "base", "guide"}
+    assert orchestrator.runtime.policy.rule == Depth(serves="surest")
+    assert repr(orchestrator).startswith("Orchestrator(")
+    assert len(repr(orchestrator.ask("Hi"))) < 400  # without its steps and calls
 
 
 def test_what_is_no_configuration_and_a_provider_that_nothing_asks_are_refused():
@@ -301,14 +301,14 @@ def test_it_can_be_shared_between_threads():
 
 
 def test_each_model_may_have_a_provider_of_its_own():
-    one, other = FakeProvider({"small": ["Answer: Danube"]}), FakeProvider({"large": [reply("Yes", p_yes=0.9)]})
+    fake, other = FakeProvider({"small": ["Answer: Danube"]}), FakeProvider({"large": [reply("Yes", p_yes=0.9)]})
     models = {"base": "small", "guide": {"model": "large", "provider": "local"}}
     orchestrator = Orchestrator.from_config(
-        {"models": models, "provider": "fake"}, providers={"fake": one, "local": other}
+        {"models": models, "provider": "fake"}, providers={"fake": fake, "local": other}
     )
     assert orchestrator.ask(RIVER).text == "Danube"
-    assert {asked.model for asked in one.requests} == {"small"}
-    assert {asked.model for asked in other.requests} == {"large"}
+    assert {request.model for request in fake.requests} == {"small"}
+    assert {request.model for request in other.requests} == {"large"}
 
 
 def test_one_model_in_two_places_is_two_models():
@@ -332,7 +332,7 @@ def both(endpoint: Endpoint) -> dict[str, Endpoint]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "provider", "models", "environment", "found"),
+    ("kind", "provider", "models", "environment", "expected"),
     [
         ("openai_http", {"kind": "openai_http"}, {}, {}, both(OPENAI)),
         # another address has no default key, and another server is given its key by name only
@@ -348,12 +348,12 @@ def both(endpoint: Endpoint) -> dict[str, Endpoint]:
         ("litellm", SHARED | {"api_key_env": "MY_KEY"}, OF_ANOTHER_KIND, {}, {}),
     ],
 )
-def test_where_and_with_which_key_a_model_is_asked(monkeypatch, kind, provider, models, environment, found):
+def test_where_and_with_which_key_a_model_is_asked(monkeypatch, kind, provider, models, environment, expected):
     for name, value in {"OPENAI_API_KEY": "default-key", "MY_KEY": "my-key", **environment}.items():
         monkeypatch.setenv(name, value)
     config = load({"models": models or {"base": "small", "guide": "large"}, "provider": provider})
     entries = [config.models["base"]] if models is OF_ANOTHER_KIND else config.models.values()
-    assert endpoints(config, kind, entries) == found
+    assert endpoints(config, kind, entries) == expected
 
 
 def test_a_key_that_a_server_repeats_is_in_no_error(monkeypatch):
@@ -411,7 +411,7 @@ def with_fallbacks(place: str, *names: str) -> dict[str, Any]:
     return {**SETTINGS["models"], place: {**SETTINGS["models"][place], "fallbacks": list(names)}}
 
 
-def asked(script: Any, *, ask: Any = None, **settings: Any) -> Answer:
+def answer_of(script: Any, *, ask: Any = None, **settings: Any) -> Answer:
     provider = FakeProvider(script)
     with Orchestrator.from_config({**SETTINGS, **settings}, providers={"fake": provider}) as orchestrator:
         return orchestrator.ask(**{"question": "Who?", **(ask or {})})
@@ -425,31 +425,31 @@ def down(*models: str, error: Any = ProviderUnavailableError) -> Any:
 
 
 def test_another_model_answers_in_the_place_of_one_that_is_down():
-    found = asked(down("large"), models=with_fallbacks("guide", "spare"))
-    assert found.text == "by other"
-    assert found.served[0].model == "other"
-    call = found.calls[-1]
+    answer = answer_of(down("large"), models=with_fallbacks("guide", "spare"))
+    assert answer.text == "by other"
+    assert answer.served[0].model == "other"
+    call = answer.calls[-1]
     assert call.cost_nano_usd == load({**SETTINGS}).prices()["other"].cost_nano_usd(call.completion.usage)
-    assert any("other answered in place of large" in said for said in found.warnings)
+    assert any("other answered in place of large" in warning for warning in answer.warnings)
 
 
 def test_fallbacks_are_asked_in_their_order_until_one_answers():
-    found = asked(down("small", "other"), models=with_fallbacks("base", "spare", "guide"))
-    assert [call.request.model for call in found.steps[0].calls] == ["small", "other", "large"]
-    assert {call.request.role for call in found.steps[0].calls} == {"small"}
+    answer = answer_of(down("small", "other"), models=with_fallbacks("base", "spare", "guide"))
+    assert [call.request.model for call in answer.steps[0].calls] == ["small", "other", "large"]
+    assert {call.request.role for call in answer.steps[0].calls} == {"small"}
 
 
 def test_in_the_place_of_a_model_whose_provider_raises_by_mistake_the_guide_answers():
-    found = asked(down("small", error=ValueError), models=SETTINGS["models"])
-    failed = found.calls[0]
-    assert found.text == "by large"
+    answer = answer_of(down("small", error=ValueError), models=SETTINGS["models"])
+    failed = answer.calls[0]
+    assert answer.text == "by large"
     assert (failed.billed, failed.cost_nano_usd, (failed.cost_bound_nano_usd or 0) > 0) == ("maybe", None, True)
 
 
 @pytest.mark.parametrize("error", [errors.BadRequestError, errors.RefusedError])
 def test_what_the_request_itself_is_refused_for_no_other_model_is_asked(error):
     with pytest.raises(error):
-        asked(down("small", "large", error=error), models=with_fallbacks("guide", "spare"))
+        answer_of(down("small", "large", error=error), models=with_fallbacks("guide", "spare"))
 
 
 def test_a_fallback_that_takes_no_tools_is_left_out():
@@ -458,7 +458,7 @@ def test_a_fallback_that_takes_no_tools_is_left_out():
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     chat = ChatRequest([{"role": "user", "content": "Who?"}], {"tools": [tool]})
     with pytest.raises(ProviderUnavailableError):
-        asked(down("small", "large"), ask={"question": Question.of_chat(chat)}, models=models)
+        answer_of(down("small", "large"), ask={"question": Question.of_chat(chat)}, models=models)
 
 
 def test_a_configuration_lists_what_is_wrong_with_its_fallbacks():
@@ -479,15 +479,15 @@ def test_when_the_time_is_over_the_best_answer_there_is_is_served(monkeypatch):
         over[0] = True
         return reply(f"by {request.model}", logprobs=[-2.0] * 8)
 
-    found = asked(script, ask={"deadline_s": 2.0}, models=with_fallbacks("guide", "spare"))
-    assert (found.text, found.stopped) == ("by small", "deadline")
-    assert [call.request.model for call in found.calls] == ["small"]  # the guide was not asked, nor its fallback
-    assert any("the deadline was over before large was asked" in said for said in found.warnings)
+    answer = answer_of(script, ask={"deadline_s": 2.0}, models=with_fallbacks("guide", "spare"))
+    assert (answer.text, answer.stopped) == ("by small", "deadline")
+    assert [call.request.model for call in answer.calls] == ["small"]  # the guide was not asked, nor its fallback
+    assert any("the deadline was over before large was asked" in warning for warning in answer.warnings)
 
 
 def test_without_any_answer_the_deadline_is_an_error_and_so_is_one_that_is_no_time():
     with pytest.raises(ProviderTimeoutError):
-        asked(down("small", "large", error=ProviderTimeoutError), ask={"deadline_s": 1e-9})
+        answer_of(down("small", "large", error=ProviderTimeoutError), ask={"deadline_s": 1e-9})
     for wrong in (0, "2 s"):
         with pytest.raises(errors.UsageError):
-            asked(down(), ask={"deadline_s": wrong})
+            answer_of(down(), ask={"deadline_s": wrong})

@@ -35,7 +35,7 @@ CALLED: Registry[Any] = Registry("call", "cascade.calls", {"root": "math:sqrt", 
 def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes entry points known: install(group, name, place)."""
     points: list[EntryPoint] = []
-    monkeypatch.setattr("cascade.registry.entry_points", lambda group: [one for one in points if one.group == group])
+    monkeypatch.setattr("cascade.registry.entry_points", lambda group: [plug for plug in points if plug.group == group])
     return lambda group, name, place: points.append(EntryPoint(name, place, group))
 
 
@@ -81,7 +81,7 @@ def test_two_packages_that_bring_one_name_are_refused_with_both(install):
 
 
 @pytest.mark.parametrize(
-    ("text", "attribute", "said"),
+    ("text", "attribute", "message"),
     [
         ("Shape = 1", "Shpae", "cannot be found in shape_of_a_test_0; did you mean Shape?"),
         ("import no_such_module", "Shape", "cannot be found: there is no module no_such_module"),
@@ -90,10 +90,10 @@ def test_two_packages_that_bring_one_name_are_refused_with_both(install):
         ("import math; math.no_such", "Shape", "cannot be imported: AttributeError: module 'math' has no attribute"),
     ],
 )
-def test_an_import_that_fails_is_one_error_that_says_what_to_do(module, text, attribute, said):
+def test_an_import_that_fails_is_one_error_that_says_what_to_do(module, text, attribute, message):
     with pytest.raises(UsageError) as caught:
         SHAPES.find(f"{module(text)}:{attribute}")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "Repair or uninstall the package" in str(caught.value)
     assert "sk-abc" not in str(caught.value)
 
@@ -168,14 +168,14 @@ def provider() -> FakeProvider:
     return FakeProvider(answers)
 
 
-def asked(many: int, start: int = 0) -> list[AskedQuestion]:
+def questions(many: int, start: int = 0) -> list[AskedQuestion]:
     return [AskedQuestion(f"q{k}", Question(f"What is {k}?"), (str(k),)) for k in range(start, start + many)]
 
 
 def logged(folder: Path, config: CascadeConfig, many: int = 300) -> Path:
     """Return a log of all steps."""
     log = folder / "log.jsonl"
-    collect(config, asked(many), log, CollectSettings(matcher="exact"), providers={"fake": provider()})
+    collect(config, questions(many), log, CollectSettings(matcher="exact"), providers={"fake": provider()})
     return log
 
 
@@ -183,8 +183,8 @@ def logged(folder: Path, config: CascadeConfig, many: int = 300) -> Path:
 def test_an_installed_strategy_and_policy_are_named_and_asked():
     assert STRATEGIES.names == ("base_guide", "ladder", "exit", "nodes", "sampling")
     assert POLICIES.names[-1] == "agreeing"
-    said = FakeProvider({"small": ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Rhine"]})
-    with Orchestrator.from_config(OWN, providers={"fake": said}) as orchestrator:
+    fake = FakeProvider({"small": ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Rhine"]})
+    with Orchestrator.from_config(OWN, providers={"fake": fake}) as orchestrator:
         answer = orchestrator.ask("Which river runs through Vienna?")
     assert (answer.text, answer.stopped) == ("Danube", "horizon")
     assert [step.signals["agrees_with_earlier"] for step in answer.steps] == [None, 0.0, 0.5]
@@ -225,7 +225,7 @@ def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict
             MODELS
             | {"strategy": {"kind": "sampling", "sampels": 2, "samples": 0}, "policy": {"kind": "agreing", "doubt": 2}}
         )
-    assert [said.split(";")[0] for said in caught.value.problems] == [
+    assert [problem.split(";")[0] for problem in caught.value.problems] == [
         "strategy.samples: input should be greater than or equal to 1, not 0",
         "strategy.sampels: there is no such setting",
         "policy: there is no kind 'agreing'",
@@ -234,7 +234,7 @@ def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict
 
 @pytest.mark.usefixtures("plugged")
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"strategy": {"kind": "base_guide"}, "policy": {"kind": "sampling"}}, "policy: there is no kind 'sampling'"),
         ({"policy": {"kind": "uala"}}, "policy: uala reads the signal p_yes, which the sampling strategy"),
@@ -245,8 +245,8 @@ def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(settings, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_does_not_fit_together_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
         load(OWN | settings)
 
 
@@ -279,7 +279,7 @@ def test_a_policy_directory_names_installed_kinds_alone(tmp_path):
 def test_without_the_packages_their_names_are_unknown():
     with pytest.raises(ConfigError) as caught:
         load(OWN)
-    assert [said.split(";")[0] for said in caught.value.problems] == [
+    assert [problem.split(";")[0] for problem in caught.value.problems] == [
         "strategy: there is no kind 'sampling'",
         "policy: there is no kind 'agreeing'",
     ]

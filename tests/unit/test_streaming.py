@@ -17,7 +17,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.runtime import AskOptions
 from cascade.streaming import Flow
 from cascade.types import Answer, Candidate, Decision, Question, Request, Step, TextDelta
-from unit.made import TWO_MODELS, TWO_RUNGS
+from unit.builders import TWO_MODELS, TWO_RUNGS
 
 FORM = "Reasoning: It flows there.\nAnswer: The Danube"
 
@@ -42,7 +42,7 @@ async def test_a_stream_shows_the_answer_alone_unless_asked():
 
 
 @pytest.mark.parametrize(
-    ("said", "finish", "text"),
+    ("raw", "finish", "text"),
     [
         ("The Danube, of course.", "stop", "The Danube, of course."),
         ("Reasoning: It flows there.\nThe Danube", "stop", "The Danube"),
@@ -52,8 +52,8 @@ async def test_a_stream_shows_the_answer_alone_unless_asked():
         ("", "length", ""),
     ],
 )
-def test_a_reply_in_another_form_is_shown_as_it_is_read(said, finish, text):
-    orchestrator = wired(reply(said, finish_reason=finish), reply("Yes", p_yes=0.99))
+def test_a_reply_in_another_form_is_shown_as_it_is_read(raw, finish, text):
+    orchestrator = wired(reply(raw, finish_reason=finish), reply("Yes", p_yes=0.99))
     events = list(orchestrator.stream("Which river?"))
     assert "".join(e.text for e in events if isinstance(e, TextDelta) and e.role == "base").strip() == text
 
@@ -64,12 +64,12 @@ PIECES = st.sampled_from(["Reasoning:", "Answer:", "\n", " ", "so it is", "Danub
 @given(st.lists(PIECES, max_size=12).map("".join), st.lists(st.integers(1, 9), min_size=1, max_size=9))
 def test_however_a_reply_is_cut_the_same_is_shown(text, sizes):
     def run(cuts: list[int]) -> str:
-        passing, said, place = AnswerText(), "", 0
+        passing, output, place = AnswerText(), "", 0
         while place < len(text):
             size = cuts[place % len(cuts)]
-            said += passing.add(text[place : place + size])
+            output += passing.add(text[place : place + size])
             place += size
-        return said + passing.rest()
+        return output + passing.rest()
 
     assert run([1]) == run(sizes)
 
@@ -78,9 +78,9 @@ def test_however_a_reply_is_cut_the_same_is_shown(text, sizes):
 def test_in_the_form_that_is_asked_for_the_answer_is_shown_whole(reasoning, answer):
     text = f"Reasoning: {reasoning}\nAnswer: {answer}"
     passing = AnswerText()
-    said = "".join(passing.add(char) for char in text) + passing.rest()
-    assert said.strip() == answer.strip()
-    assert "\n" not in answer.strip() or split_reply(text)[1].strip() == said.strip()
+    output = "".join(passing.add(char) for char in text) + passing.rest()
+    assert output.strip() == answer.strip()
+    assert "\n" not in answer.strip() or split_reply(text)[1].strip() == output.strip()
 
 
 ASK = [{"role": "user", "content": "Which river flows through Vienna?"}]
@@ -94,20 +94,20 @@ async def events(script: Any, *, stream: bool = True, policy: Any = None, model:
     """Return the texts that were shown, and the answer."""
     config = CONFIG if policy is None else {**CONFIG, "policy": policy}
     async with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as served:
-        asked = ChatRequest(ASK, fields)
-        pending = served.runtime.start(asked, AskOptions(model=model))
-        found = [event async for event in pending.served()] if stream else [await pending.answer()]
-    *texts, answer = found
+        chat = ChatRequest(ASK, fields)
+        pending = served.runtime.start(chat, AskOptions(model=model))
+        received = [event async for event in pending.served()] if stream else [await pending.answer()]
+    *texts, answer = received
     assert isinstance(answer, Answer)
-    assert all(isinstance(one, TextDelta) for one in texts)
-    return [one.text for one in texts], answer
+    assert all(isinstance(delta, TextDelta) for delta in texts)
+    return [delta.text for delta in texts], answer
 
 
 CALLS = reply("", tool_calls=[("look", {"at": "maps"})], logprobs=[-2.0])
 
 
 @pytest.mark.parametrize(
-    ("base", "asked", "texts"),
+    ("base", "fields", "texts"),
     [
         (UNSURE, {}, ["The", " Danube."]),  # the guide as it writes, once the base is refused
         (SURE, {}, []),  # a kept base when it is decided
@@ -122,10 +122,10 @@ CALLS = reply("", tool_calls=[("look", {"at": "maps"})], logprobs=[-2.0])
         (CALLS, {"tools": [TOOL]}, []),
     ],
 )
-async def test_what_is_shown_before_the_answer(base, asked, texts):
-    shown, answer = await events({"small": [base], "large": [CALLS if base is CALLS else SURE]}, **asked)
+async def test_what_is_shown_before_the_answer(base, fields, texts):
+    shown, answer = await events({"small": [base], "large": [CALLS if base is CALLS else SURE]}, **fields)
     assert shown == texts
-    assert (answer.text == "The Danube.") is (base is not CALLS and "policy" not in asked) or len(answer.answers) == 2
+    assert (answer.text == "The Danube.") is (base is not CALLS and "policy" not in fields) or len(answer.answers) == 2
     assert [call["function"]["name"] for call in answer.tool_calls or ()] == ["look"] * (base is CALLS)
 
 
@@ -133,9 +133,9 @@ async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_i
     fake = FakeProvider({"large": [SURE]})
     async with Orchestrator.from_config(CONFIG, providers={"fake": fake}) as served:
         large = AskOptions(model="large")
-        found = [event async for event in served.runtime.start(ChatRequest(ASK), large).served()]
+        received = [event async for event in served.runtime.start(ChatRequest(ASK), large).served()]
         [event async for event in served.runtime.start(ChatRequest(ASK, {"logprobs": True}), large).served()]
-    assert [one.text for one in found[:-1]] == ["The", " Danube."]
+    assert [delta.text for delta in received[:-1]] == ["The", " Danube."]
     assert [request.model for request in fake.requests] == ["large", "large"]
     assert [request.top_logprobs for request in fake.requests] == [None, 1]
 
@@ -145,7 +145,7 @@ async def test_text_that_was_shown_is_served_though_the_reply_proves_faulty():
     cut = reply("The Danube", finish_reason="length", logprobs=[-0.1, -0.1])
     texts, answer = await events({"small": [UNSURE], "large": [cut]})
     assert "".join(texts) == answer.text == "The Danube"
-    assert any("was streamed before" in said for said in answer.warnings)
+    assert any("was streamed before" in warning for warning in answer.warnings)
     _, plain = await events({"small": [UNSURE], "large": [cut]}, stream=False)
     assert plain.text == "The Rhine?"
 

@@ -16,12 +16,12 @@ from unit.fitting.random_logs import random_log
 
 def agreements(answer: np.ndarray, nodes: tuple[int, ...]) -> np.ndarray:
     """Return what a ladder of these nodes records (`plans.ladder`), NaN for None."""
-    found = np.full((len(answer), len(nodes)), np.nan)
+    shares = np.full((len(answer), len(nodes)), np.nan)
     for row, numbers in enumerate(answer[:, nodes].tolist()):
         for at, number in enumerate(numbers):
-            told = agreement(str(number), [str(each) for each in numbers[:at] if each >= 0]) if number >= 0 else None
-            found[row, at] = np.nan if told is None else told
-    return found
+            share = agreement(str(number), [str(each) for each in numbers[:at] if each >= 0]) if number >= 0 else None
+            shares[row, at] = np.nan if share is None else share
+    return shares
 
 
 def compared(seed: int) -> Log:
@@ -36,12 +36,12 @@ def test_answers_are_compared_with_those_that_the_policy_buys(nodes):
     assert np.array_equal(part.signals[AGREEMENT], agreements(log.answer, nodes), equal_nan=True)
     policy = Threshold(AGREEMENT, -1.0, None, nodes)
     for row in range(20):  # a request in progress that buys these nodes says the same
-        told = part.signals[AGREEMENT][row]
+        shares = part.signals[AGREEMENT][row]
         steps = [
             Step(
                 at + 1,
                 () if part.answer[row, at] < 0 else (Candidate(str(part.answer[row, at]), "a", "a"),),
-                {AGREEMENT: None if np.isnan(told[at]) else float(told[at])},
+                {AGREEMENT: None if np.isnan(shares[at]) else float(shares[at])},
             )
             for at in range(len(nodes))
         ]

@@ -28,14 +28,14 @@ SETTINGS = {
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
     "traces": "off",
 }
-PROMPT, SAID = "Which river flows through Vienna?", "It is the Danube."
+PROMPT, REPLY = "Which river flows through Vienna?", "It is the Danube."
 
 
 def script(request: Request) -> Any:
     return (
         errors.BadRequestError("no", status=400)
         if request.model == "openai/small"
-        else reply(SAID, logprobs=[-0.1] * 9)
+        else reply(REPLY, logprobs=[-0.1] * 9)
     )
 
 
@@ -77,8 +77,8 @@ async def test_each_call_is_a_span_without_content(spans, way):
     assert second.attributes["gen_ai.usage.output_tokens"] > 0
     assert second.attributes["gen_ai.response.finish_reasons"] == ("stop",)
     assert second.attributes["cascade.step"] == 2
-    assert PROMPT not in str([dict(one.attributes) for one in spans()])
-    assert SAID not in str([dict(one.attributes) for one in spans()])
+    assert PROMPT not in str([dict(span.attributes) for span in spans()])
+    assert REPLY not in str([dict(span.attributes) for span in spans()])
 
 
 async def test_content_stands_in_spans_where_that_is_asked_for(spans):
@@ -86,7 +86,7 @@ async def test_content_stands_in_spans_where_that_is_asked_for(spans):
         await orchestrator.achat([{"role": "user", "content": PROMPT}])
     attributes = spans()[-1].attributes
     assert PROMPT in attributes["gen_ai.input.messages"]
-    assert SAID in attributes["gen_ai.output.messages"]
+    assert REPLY in attributes["gen_ai.output.messages"]
 
 
 def test_a_span_is_a_child_of_the_applications_and_its_caller_sees_no_other(spans):
@@ -98,7 +98,7 @@ def test_a_span_is_a_child_of_the_applications_and_its_caller_sees_no_other(span
     ):
         for _ in orchestrator.stream(PROMPT):
             assert trace.get_current_span() is app
-    assert {one.parent.span_id for one in spans() if one.name != "app"} == {app.get_span_context().span_id}
+    assert {span.parent.span_id for span in spans() if span.name != "app"} == {app.get_span_context().span_id}
 
 
 def test_without_being_asked_for_there_are_none(spans):
@@ -159,12 +159,12 @@ async def test_a_request_is_a_span_of_its_clients_trace_if_the_server_draws_it(s
         assert ({flags for *_, flags in calls}, spans()) == ({"00"}, ())
         return
     assert {flags for *_, flags in calls} == {"01"}
-    *asked, request = spans()
-    assert PROMPT not in str([dict(one.attributes) for one in spans()])
+    *children, request = spans()
+    assert PROMPT not in str([dict(record.attributes) for record in spans()])
     assert request.attributes["cascade.trace_id"].replace("-", "") == own
     assert request.attributes["http.response.status_code"] == 200
-    assert [f"{one.context.span_id:016x}" for one in asked] == [span for _, _, span, _ in calls]
-    assert {one.parent.span_id for one in asked} == {request.context.span_id}
+    assert [f"{record.context.span_id:016x}" for record in children] == [span for _, _, span, _ in calls]
+    assert {record.parent.span_id for record in children} == {request.context.span_id}
     if flag is not None:
         assert (f"{request.context.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, SPAN)
 

@@ -12,7 +12,7 @@ from cases import each
 from cascade import types
 from cascade.money import usd_or_none
 from cascade.types import Answer, Decision
-from unit.made import RIVER, call, candidate, completion, roundtrip, step
+from unit.builders import RIVER, call, candidate, completion, roundtrip, step
 
 
 def answer(*steps: types.Step, **fields: object) -> Answer:
@@ -75,10 +75,10 @@ def test_the_cost_of_an_answer_counts_every_call(calls, cost, bound, by_model):
     assert document["cost_by_model_usd"] == {name: value and float(value) for name, value in done.cost_by_model.items()}
 
 
-@pytest.mark.parametrize(("kept", "parents", "role"), [(True, (), "guide"), (True, (1,), "base"), (False, (), "base")])
-def test_of_equal_answers_the_one_that_was_kept_is_served_and_a_judge_wrote_none(kept, parents, role):
+@pytest.mark.parametrize(("keep", "parents", "role"), [(True, (), "guide"), (True, (1,), "base"), (False, (), "base")])
+def test_of_equal_answers_the_one_that_was_kept_is_served_and_a_judge_wrote_none(keep, parents, role):
     calls = [call(5)._replace(request=call(5).request._replace(role=name)) for name in ("base", "guide")]
-    last = step(2, candidate("Inn", "guide"), calls=calls[1:], decision=Decision((0,) * kept, False, (), 0.1, 0.3))
+    last = step(2, candidate("Inn", "guide"), calls=calls[1:], decision=Decision((0,) * keep, False, (), 0.1, 0.3))
     done = answer(step(1, candidate("Inn"), calls=calls[:1]), last._replace(parents=parents), text="Inn")
     assert done.served[0].source == done.served[1].request.role == role
 

@@ -41,25 +41,25 @@ def test_a_function_of_the_package_is_no_module_after_its_room_was_imported():
 def test_a_fit_prints_saves_verifies_and_loads(fitted, log, tmp_path):
     saved = fitted.save(tmp_path / "policy")
     assert (fitted.output, saved.output) == (None, str(tmp_path / "policy"))
-    found = cascade.verify(tmp_path / "policy", log)
-    assert found.ok
-    assert found.failed == ()
+    verification = cascade.verify(tmp_path / "policy", log)
+    assert verification.ok
+    assert verification.failed == ()
     assert str(saved) != str(fitted)
-    held = cascade.PolicyDirectory.read(tmp_path / "policy")
-    assert tuple(held.certificates.values()) == fitted.certificates
-    held.write(tmp_path / "copy")
-    assert cascade.PolicyDirectory.read(tmp_path / "copy").certificates == held.certificates
+    policy = cascade.PolicyDirectory.read(tmp_path / "policy")
+    assert tuple(policy.certificates.values()) == fitted.certificates
+    policy.write(tmp_path / "copy")
+    assert cascade.PolicyDirectory.read(tmp_path / "copy").certificates == policy.certificates
 
 
 def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path, caplog):
     path = tmp_path / "log.jsonl"
     rows = hard_rows(40, [])
-    path.write_text("".join(json.dumps(one) + "\n" for one in [*rows, {"episode_id": "broken"}]), "utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"episode_id": "broken"}]), "utf-8")
     cascade.open_log(str(path))
     assert "left out: no step (1)" in caplog.text
-    told: list[str] = []
-    cascade.open_log(str(path), tell=told.append)
-    assert len(told) == 1
+    messages: list[str] = []
+    cascade.open_log(str(path), tell=messages.append)
+    assert len(messages) == 1
 
 
 def test_a_table_in_memory_is_no_log():
@@ -85,11 +85,11 @@ def test_an_open_log_takes_no_second_choice(log):
 
 
 def test_results_are_shown_in_notebooks_with_every_character_escaped(log):
-    found = cascade.evaluate(log, {"kind": "fixed"})
-    html = found._repr_html_()
+    evaluation = cascade.evaluate(log, {"kind": "fixed"})
+    html = evaluation._repr_html_()
     assert html.startswith("<pre")
     assert "reference alone" in html
-    named = replace(found, reports=(replace(found.reports[0], lines=("<script>alert(1)</script>",)),))
+    named = replace(evaluation, reports=(replace(evaluation.reports[0], lines=("<script>alert(1)</script>",)),))
     assert "<script>" not in named._repr_html_()
 
 
@@ -103,8 +103,8 @@ def test_questions_are_collected(tmp_path):
             "provider": "fake",
         }
     )
-    found = cascade.collect(questions, tmp_path / "log.jsonl", cascade.CollectSettings(baselines=()), config=settings)
-    assert (found.error, found.to_dict()["questions"]) == (None, 1)
+    done = cascade.collect(questions, tmp_path / "log.jsonl", cascade.CollectSettings(baselines=()), config=settings)
+    assert (done.error, done.to_dict()["questions"]) == (None, 1)
     assert cascade.open_log(tmp_path / "log.jsonl").datasets[0].log.n == 1
     with pytest.raises(cascade.UsageError, match=r"concurrency.*limit"):
         cascade.CollectSettings(concurrency=0, limit=0)

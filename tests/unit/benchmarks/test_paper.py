@@ -35,20 +35,20 @@ def test_the_gains_are_those_that_the_tables_imply():
 @pytest.mark.parametrize("table", FITTED, ids=lambda table: f"Table {table.number}")
 def test_a_world_has_the_printed_uala(table):
     log, row = simulated_log(WORLDS[table.world], 20_000, 11), table.rows[UALA]
-    found = tables.at_kappa(tables.Judged(table.depth), 0.0, log)
-    assert found.length == row.length
-    assert found.cents == pytest.approx(row.cents, rel=0.06)
-    assert abs(found.coverage - row.coverage) <= 2 * math.sqrt(row.coverage * (1 - row.coverage) / QUESTIONS)
+    actual = tables.at_kappa(tables.Judged(table.depth), 0.0, log)
+    assert actual.length == row.length
+    assert actual.cents == pytest.approx(row.cents, rel=0.06)
+    assert abs(actual.coverage - row.coverage) <= 2 * math.sqrt(row.coverage * (1 - row.coverage) / QUESTIONS)
 
 
 def test_every_row_of_a_table_is_played():
-    found = tables.play(4, 0, NetworkSettings(steps=3, layers=(8,)))
-    assert {*TABLES[4].rows} - {printed.BASE_POLICY} <= {*found}
-    for row in found.values():
+    results = tables.play(4, 0, NetworkSettings(steps=3, layers=(8,)))
+    assert {*TABLES[4].rows} - {printed.BASE_POLICY} <= {*results}
+    for row in results.values():
         assert 0 <= row.coverage <= 1
         assert 1 <= row.length <= 4
-    assert found[CCPO].matched > 0
-    assert "| CCPO" in "\n".join(tables.lines(TABLES[4], [found]))
+    assert results[CCPO].matched > 0
+    assert "| CCPO" in "\n".join(tables.lines(TABLES[4], [results]))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -85,15 +85,15 @@ def test_the_mean_level_over_all_paths_is_the_functional():
     first, second = ((member[0, at] * rewards[0, at]).sum() for at in (0, 1))
     exact = first + member[0, 0, 2] * second
     total = torch.zeros((), dtype=torch.float64)
-    for one in range(3):
-        for two in range(2):
-            actions = torch.tensor([[one, two]])
-            alive = torch.tensor([[True, one == 2]])
+    for early in range(3):
+        for late in range(2):
+            actions = torch.tensor([[early, late]])
+            alive = torch.tensor([[True, early == 2]])
             chance = policy.gather(-1, actions[..., None])[..., 0]
             path = literal.Rollouts(actions, alive, chance)
-            told = literal.seen(functional, path, torch.zeros(1, 2, dtype=torch.float64))
-            likely = chance[0, 0] * (chance[0, 1] if one == 2 else 0.5)
-            total = total + likely * told.level[0]
+            view = literal.seen(functional, path, torch.zeros(1, 2, dtype=torch.float64))
+            likely = chance[0, 0] * (chance[0, 1] if early == 2 else 0.5)
+            total = total + likely * view.level[0]
     assert float(total) == pytest.approx(float(exact.detach()))
 
 

@@ -43,7 +43,7 @@ from cascade.records import ledger as sql
 from cascade.records.ledger import SqlLedger
 from cascade.serving.spending import Ledger
 from cascade.types import Message, Request
-from unit.made import CHEAP, request
+from unit.builders import CHEAP, request
 
 CAPS = {"all": 100, "key:a": 60, "key:b": 60, "all day:01": 80}
 NAMES = st.lists(st.sampled_from(sorted(CAPS)), unique=True, max_size=4)
@@ -53,46 +53,46 @@ NAMES = st.lists(st.sampled_from(sorted(CAPS)), unique=True, max_size=4)
 def ledger(request: Any, tmp_path: Path) -> Iterator[Ledger]:
     with ExitStack() as stack:
         if request.param == "postgres":
-            made: Ledger = SqlLedger(stack.enter_context(postgres_url()), owner="me")
+            opened: Ledger = SqlLedger(stack.enter_context(postgres_url()), owner="me")
         elif request.param == "memory":
-            made = MemoryLedger("me")
+            opened = MemoryLedger("me")
         else:
-            made = SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}", owner="me")
-        yield made
-        made.close()
+            opened = SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}", owner="me")
+        yield opened
+        opened.close()
 
 
-def held(found: Hold | Refused) -> Hold:
-    assert isinstance(found, Hold)
-    return found
+def granted(answer: Hold | Refused) -> Hold:
+    assert isinstance(answer, Hold)
+    return answer
 
 
 def test_a_hold_is_on_every_account_or_on_none(ledger):
-    held(ledger.reserve(50, {"a": 50, "b": 100}, 1e12))
-    found = ledger.reserve(10, {"b": 100, "a": 59}, 1e12)
-    assert found == Refused("a", 59, Account(0, 50))
-    assert found.may_fit_later
+    granted(ledger.reserve(50, {"a": 50, "b": 100}, 1e12))
+    refusal = ledger.reserve(10, {"b": 100, "a": 59}, 1e12)
+    assert refusal == Refused("a", 59, Account(0, 50))
+    assert refusal.may_fit_later
     assert ledger.account("b") == Account(0, 50)
 
 
 def test_what_is_settled_counts_at_its_cost_and_once(ledger):
-    hold = held(ledger.reserve(50, {"a": 50}, 1e12))
+    hold = granted(ledger.reserve(50, {"a": 50}, 1e12))
     assert [ledger.settle(hold, 20), ledger.settle(hold, 20)] == [True, False]
     assert ledger.account("a") == Account(20, 0)
     assert isinstance(ledger.reserve(31, {"a": 50}, 1e12), Refused)
-    assert ledger.settle(held(ledger.reserve(30, {"a": 50}, 1e12)), None)
+    assert ledger.settle(granted(ledger.reserve(30, {"a": 50}, 1e12)), None)
     assert ledger.account("a") == Account(50, 0)
 
 
 def test_more_than_the_cap_is_refused_at_once(ledger):
-    found = ledger.reserve(51, {"a": 50}, 1e12)
-    assert isinstance(found, Refused)
-    assert not found.may_fit_later
+    refusal = ledger.reserve(51, {"a": 50}, 1e12)
+    assert isinstance(refusal, Refused)
+    assert not refusal.may_fit_later
     assert ledger.account("a") == Account(0, 0)
 
 
 def test_lost_holds_are_booked_in_full(ledger):
-    late, mine = (held(ledger.reserve(5, {"a": 50}, ends)) for ends in (10.0, 1e12))
+    late, mine = (granted(ledger.reserve(5, {"a": 50}, ends)) for ends in (10.0, 1e12))
     assert ledger.recover(9.0) == 0
     assert ledger.recover(10.0) == 1
     assert ledger.account("a") == Account(5, 5)
@@ -106,9 +106,9 @@ def test_accounts_of_ended_periods_are_forgotten_a_day_later_unless_something_is
     day_s, windows, user = 86_400.0, (None, "day", "month"), "a_b%"
     days = Caps([Cap("user", window, None, 9) for window in windows])
     under_way, ended, yesterday, today = (days.of({"user": user}, day * day_s) for day in (0, 1, 40, 41))
-    past = held(ledger.reserve(1, under_way, 1e12))
+    past = granted(ledger.reserve(1, under_way, 1e12))
     for names in (ended, yesterday, today):
-        ledger.settle(held(ledger.reserve(2, names, 1e12)), 2)
+        ledger.settle(granted(ledger.reserve(2, names, 1e12)), 2)
     names = [*under_way, *ended, *yesterday, *today]
     for name in names:
         ledger.account(name)  # which writes what was spent
@@ -126,7 +126,7 @@ def test_a_listing_waits_for_no_call_and_lets_none_wait(ledger, monkeypatch):
         return
     monkeypatch.setattr(sql, "_NEXT_PAGE", sql._NEXT_PAGE.offset(2))  # pages of three accounts
     for number in range(10):
-        ledger.settle(held(ledger.reserve(9, {f"user:{number}": 100}, 1e12)), number)
+        ledger.settle(granted(ledger.reserve(9, {f"user:{number}": 100}, 1e12)), number)
         ledger.account(f"user:{number}")
     transactions, whole = list[bool](), ledger._database.transaction
     monkeypatch.setattr(ledger._database, "transaction", lambda **how: transactions.append(True) or whole(**how))
@@ -143,14 +143,14 @@ def test_threads_never_pass_a_cap_and_lose_nothing(ledger):
         rng = random.Random(seed)
         for _ in range(25):
             names = rng.sample(sorted(most), 2)
-            found = ledger.reserve(rng.randint(1, 9), {name: most[name] for name in names}, 1e12)
-            if isinstance(found, Refused):
+            answer = ledger.reserve(rng.randint(1, 9), {name: most[name] for name in names}, 1e12)
+            if isinstance(answer, Refused):
                 continue
             for name in names:
                 stands = ledger.account(name)
                 assert stands.spent + stands.held <= most[name]
-            cost = rng.randint(0, found.amount)
-            assert ledger.settle(found, cost)
+            cost = rng.randint(0, answer.amount)
+            assert ledger.settle(answer, cost)
             with lock:
                 costs.update(dict.fromkeys(names, cost))
 
@@ -163,7 +163,7 @@ def test_connections_that_broke_are_replaced():
         import psycopg
 
         ledger = SqlLedger(url)
-        hold = held(ledger.reserve(50, {"a": 100}, 1e12))
+        hold = granted(ledger.reserve(50, {"a": 100}, 1e12))
         with ledger._database.transaction() as first, ledger._database.transaction() as second:
             for connection in (first, second):  # two are kept
                 connection.exec_driver_sql("SELECT 1")
@@ -229,7 +229,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger._database.transaction = breaking  # type: ignore[method-assign]
         return ledger
 
-    def held(self, name: str) -> int:
+    def on_hold(self, name: str) -> int:
         return sum(hold.amount for hold, _, _, _ in self.open if name in hold.accounts)
 
     @rule(faults=st.lists(st.sampled_from(["before", "in"]), min_size=1, max_size=4))
@@ -240,22 +240,22 @@ class LedgerMachine(RuleBasedStateMachine):
     def reserve(self, amount: int, names: list[str], ends: int, which: int) -> None:
         ends += self.now
         caps = {self.today(name): CAPS[name] for name in names}
-        asked = amount, caps, float(ends)
-        fits = all(self.spent[name] + self.held(name) + amount <= cap for name, cap in caps.items())
+        arguments = amount, caps, float(ends)
+        fits = all(self.spent[name] + self.on_hold(name) + amount <= cap for name, cap in caps.items())
         try:
-            found = self.replicas[which].reserve(*asked)
-            if fits and isinstance(found, Refused):
-                assert found.may_fit_later
+            answer = self.replicas[which].reserve(*arguments)
+            if fits and isinstance(answer, Refused):
+                assert answer.may_fit_later
                 self.faults.clear()
                 self.replicas[1 - which].turn()  # which gives back what nobody uses
-                found = self.replicas[which].reserve(*asked)
+                answer = self.replicas[which].reserve(*arguments)
         except StoreError:
             return
-        assert isinstance(found, Hold) is fits
-        beside = self.memory.reserve(*asked)
+        assert isinstance(answer, Hold) is fits
+        beside = self.memory.reserve(*arguments)
         assert isinstance(beside, Hold) is fits
         if fits:
-            self.open.append((held(beside), held(found), which, ends))
+            self.open.append((granted(beside), granted(answer), which, ends))
 
     @rule(which=st.integers(0, 99), cost=st.none() | st.integers(0, 70))
     def settle(self, which: int, cost: int | None) -> None:
@@ -283,7 +283,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.faults.clear()
         now += self.now
         lost = [hold for hold in self.open if hold[3] <= now]
-        assert sum(one.recover(float(now)) for one in self.replicas) == len(lost) == self.memory.recover(float(now))
+        assert sum(copy.recover(float(now)) for copy in self.replicas) == len(lost) == self.memory.recover(float(now))
         for hold in lost:
             self.end(hold, hold[0].amount)
 
@@ -299,7 +299,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.add(name, cost)
 
     def add(self, name: str, cost: int) -> None:
-        self.memory.settle(held(self.memory.reserve(0, {name: self.accounts[name]}, 0.0)), cost)
+        self.memory.settle(granted(self.memory.reserve(0, {name: self.accounts[name]}, 0.0)), cost)
         self.spent[name] += cost
 
     @rule()
@@ -381,20 +381,20 @@ class LedgerMachine(RuleBasedStateMachine):
         name = self.today(name)
         stands = self.replicas[which].account(name)
         assert stands.spent <= self.spent[name]
-        assert self.spent[name] + self.held(name) <= stands.spent + stands.held <= self.accounts[name]
+        assert self.spent[name] + self.on_hold(name) <= stands.spent + stands.held <= self.accounts[name]
 
     @rule()
     def rest(self) -> None:
         """If nobody does anything, nothing is leased that no call holds, and all that was spent is on record."""
         self.faults.clear()
-        for one in [*self.replicas, *self.replicas]:
-            one.turn()
+        for replica in [*self.replicas, *self.replicas]:
+            replica.turn()
         every = [meant(name) for name in self.accounts]
         for ledger in (*self.replicas, self.memory):
             listed = ledger.accounts(every, 1_000)
             for name in self.accounts:
                 stands = ledger.account(name)
-                assert stands[:3] == (self.spent[name], self.held(name), self.alerted[name])
+                assert stands[:3] == (self.spent[name], self.on_hold(name), self.alerted[name])
                 assert stands == listed.get(name, Account())
             assert ledger.accounts([Accounts("all", " day:00"), Accounts("ke", "")], 9) == {}
             most = sorted([at.spent for at in listed.values()], reverse=True)
@@ -410,12 +410,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def no_cap_is_passed_and_nothing_is_forgotten(self) -> None:
         for name, cap in self.accounts.items():
-            assert self.spent[name] + self.held(name) <= self.balance(name) <= cap
+            assert self.spent[name] + self.on_hold(name) <= self.balance(name) <= cap
 
     def teardown(self) -> None:
         self.rest()
-        for one in self.replicas:
-            one.close()
+        for replica in self.replicas:
+            replica.close()
         self.patch.undo()
         self.folder.cleanup()
 
@@ -519,8 +519,8 @@ def test_under_a_cap_an_unknown_price_is_refused():
 
 
 def test_a_hold_is_the_worst_price_of_the_call():
-    asked = request(messages=(Message("user", "x" * 100),), max_tokens=10)
-    assert Budget(10**9).hold(asked, CHEAP) == (100 + 16) * 100 + 10 * 400
+    call = request(messages=(Message("user", "x" * 100),), max_tokens=10)
+    assert Budget(10**9).hold(call, CHEAP) == (100 + 16) * 100 + 10 * 400
 
 
 def test_calls_fit_up_to_the_last_nano_dollar_and_an_unknown_cost_is_booked_at_the_full_hold():
@@ -559,10 +559,10 @@ def test_a_hold_that_does_not_fit_waits_for_others_and_then_decides(cost, goes):
 
 def test_a_settlement_that_is_not_enough_is_waited_over_while_others_are_in_flight():
     budget, came = Budget(10), []
-    one, other = held_of_shared_budget(budget, 5), held_of_shared_budget(budget, 5)
+    first, other = held_of_shared_budget(budget, 5), held_of_shared_budget(budget, 5)
     thread = in_a_thread(lambda: came.append(held_of_shared_budget(budget, 8)))
     until_somebody_waits(budget)
-    budget.settle(one, 1)
+    budget.settle(first, 1)
     until_somebody_waits(budget)
     assert came == []
     budget.settle(other, 1)

@@ -17,7 +17,7 @@ from cascade.errors import BudgetExceededError, UsageError
 from cascade.money import Price, PriceTable, price_from_entry
 from cascade.providers.litellm import refuse_fetching
 from cascade.types import Message, Request, Usage
-from unit.made import completion, request
+from unit.builders import completion, request
 
 sys.path.append(str(Path(__file__).parents[3] / "tools"))
 
@@ -44,12 +44,12 @@ def priced(name: str = "m", **fields: Any) -> Price:
     return price_from_entry(compact_map({name: {**ENTRY, **fields}})[name], "test")
 
 
-def asked(**options: Any) -> Request:
+def greeting(**options: Any) -> Request:
     return request(chat=ChatRequest([{"role": "user", "content": "Hi"}], options))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told", "cost"),
+    ("wanted", "served", "cost"),
     [
         (None, None, PLAIN),
         ("auto", None, PLAIN),
@@ -60,9 +60,9 @@ def asked(**options: Any) -> Request:
         ("priority", "priority", 2 * PLAIN),
     ],
 )
-def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(wanted, told, cost):
-    one = asked() if wanted is None else asked(service_tier=wanted)
-    call = paid_call(one, completion(tier=told), priced())
+def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(wanted, served, cost):
+    sent = greeting() if wanted is None else greeting(service_tier=wanted)
+    call = paid_call(sent, completion(tier=served), priced())
     assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.unpriced) == (cost, cost, None)
 
 
@@ -74,14 +74,14 @@ def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(wanted, told
     ],
 )
 def test_what_has_no_known_price_is_unknown_named_and_refused_under_a_cap(options, unpriced):
-    call = paid_call(asked(**options), completion(), priced())
+    call = paid_call(greeting(**options), completion(), priced())
     assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.unpriced) == (None, None, unpriced)
     with pytest.raises(BudgetExceededError, match="no known price for"):
-        Budget(10**12).hold(asked(**options), priced())
+        Budget(10**12).hold(greeting(**options), priced())
 
 
 def test_a_cap_holds_the_dearer_of_the_plain_tier_and_the_one_asked_for():
-    tiers = [most_nano_usd(asked(service_tier=name), priced()).nano_usd for name in ("auto", "flex", "priority")]
+    tiers = [most_nano_usd(greeting(service_tier=name), priced()).nano_usd for name in ("auto", "flex", "priority")]
     assert tiers[0] == tiers[1]  # a provider may serve flex at its plain tier
     assert tiers[2] > 1.9 * tiers[0]
     # a tier that lacks one of the model's rates is not priced
@@ -118,13 +118,13 @@ SIZED = {"web_search_options": {"search_context_size": "low"}}
     ],
 )
 def test_what_is_priced_apart_costs_its_price_or_is_named(name, fields, options, details, usage, cost, unpriced):
-    call = paid_call(asked(**options), completion(usage=usage, details=details), priced(name, **fields))
+    call = paid_call(greeting(**options), completion(usage=usage, details=details), priced(name, **fields))
     assert (call.cost_nano_usd, call.unpriced) == (cost, unpriced)
 
 
 def test_a_reply_that_speaks_is_held_at_the_price_of_audio():
-    speaks = asked(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
-    assert most_nano_usd(speaks, priced()).nano_usd > 4 * most_nano_usd(asked(), priced()).nano_usd
+    speaks = greeting(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
+    assert most_nano_usd(speaks, priced()).nano_usd > 4 * most_nano_usd(greeting(), priced()).nano_usd
     assert most_nano_usd(speaks, priced(**MUTE)).unpriced == "audio (price.audio_output)"  # else that of text
     assert priced("gpt-5", **SEARCHING).search == ()
     spoke = ChatRequest([{"role": "user", "content": "Hi"}, {"role": "assistant", "audio": {"id": "audio-1"}}])
@@ -220,8 +220,8 @@ def test_the_bound_is_never_below_the_vocabularys_own_count(text):
 
 @pytest.mark.parametrize("missing", ["litellm", "tiktoken"])
 def test_without_a_package_there_is_no_vocabulary(missing, monkeypatch):
-    found = util.find_spec
-    monkeypatch.setattr(tokens.util, "find_spec", lambda name: None if name == missing else found(name))
+    find_spec = util.find_spec
+    monkeypatch.setattr(tokens.util, "find_spec", lambda name: None if name == missing else find_spec(name))
     assert tokens._vocabulary_path() is None
 
 

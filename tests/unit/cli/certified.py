@@ -28,17 +28,17 @@ def hard_rows(n: int, hard: Iterable[int], about: str = "number", **columns: Any
         doubt = (k + 1) / (n + 1)
         for step in (1, 2):
             right = step == 2 or k not in late
-            made = {
+            answered = {
                 "correct": right,
                 "answer": f"the {k}" if right else "nothing",
                 "model": ("small", "large")[step - 1],
             }
-            told = {
+            measured = {
                 "signals": {"p_yes": 1 - doubt},
                 "confidence": 0.9 if right else 0.2,
                 "cost_nano_usd": 1_000_000 * step,
             }
-            rows.append(row(name, step, source=("base", "guide")[step - 1], **made, **(told | shared)))
+            rows.append(row(name, step, source=("base", "guide")[step - 1], **answered, **(measured | shared)))
     return rows
 
 
@@ -48,7 +48,7 @@ LADDER_POLICY = "{kind: threshold, signal: reply_mean_logprob, sign: -1}"
 def ladder_rows(n: int, hard: Iterable[int], **columns: Any) -> list[Row]:
     """Return the same rows with the signal of a ladder, the log-prob of a reply, in the place of a verdict."""
     rows = hard_rows(n, hard, **columns)
-    return [one | {"signals": {"reply_mean_logprob": one["signals"]["p_yes"] - 1}} for one in rows]
+    return [step | {"signals": {"reply_mean_logprob": step["signals"]["p_yes"] - 1}} for step in rows]
 
 
 def ladder_log(n: int, every: int = 5, **columns: Any) -> list[Row]:

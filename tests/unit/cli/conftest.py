@@ -36,7 +36,7 @@ def _commands_are_made_once(session_patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where a module's first test writes a policy that the others copy."""
     return tmp_path_factory.mktemp("kept") / "policy"
 

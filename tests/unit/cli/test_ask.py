@@ -132,9 +132,9 @@ def test_why_an_answer_is_not_certified_is_said_beside_it(cli, fake_config, give
 def test_json_holds_the_certificate_and_its_promise_in_words(cli, fake_config):
     calibrated(fake_config, certificate(segment="law", made_for=made_for(load(fake_config))))
     document = cli("ask", "Which river?", "--segment", "law", "--json").document
-    held = document["certificate"]
-    assert (held["promise"]["kind"], held["n"], held["losses"], held["name"]) == ("coverage", 99, 9, "law")
-    assert (bool(held["statement"]), document["question"]["segment"]) == (True, "law")
+    proof = document["certificate"]
+    assert (proof["promise"]["kind"], proof["n"], proof["losses"], proof["name"]) == ("coverage", 99, 9, "law")
+    assert (bool(proof["statement"]), document["question"]["segment"]) == (True, "law")
 
 
 def test_an_edited_certificate_is_2(cli, fake_config):

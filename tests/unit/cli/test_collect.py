@@ -130,7 +130,7 @@ def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli, scripted):
 
 @pytest.mark.usefixtures("settings", "questions")
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--max-cost", "0"), "--max-cost is an amount in USD above 0, not 0.0"),
         (("--max-cost", "much"), "--max-cost"),
@@ -142,12 +142,12 @@ def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli, scripted):
         (("demo-requests", "-o", "log.csv"), "must end in one of"),
     ],
 )
-def test_bad_usage_is_2_and_nothing_is_asked_or_written(cli, scripted, tmp_path, flags, said):
+def test_bad_usage_is_2_and_nothing_is_asked_or_written(cli, scripted, tmp_path, flags, message):
     fake = scripted(None)
     before = set(tmp_path.iterdir())
     ran = cli("collect", *(() if flags[0] == "demo-requests" else ("rivers.jsonl", "-o", "log.jsonl")), *flags)
     assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
+    assert message in ran.err
     assert "Traceback" not in ran.err
     assert (fake.requests, set(tmp_path.iterdir())) == ([], before)
 
@@ -155,16 +155,16 @@ def test_bad_usage_is_2_and_nothing_is_asked_or_written(cli, scripted, tmp_path,
 @pytest.mark.usefixtures("settings", "questions")
 def test_an_interrupt_says_at_once_what_it_waits_for(cli, scripted, monkeypatch):
     """0.6: 115 s of silence."""
-    told = threading.Event()
+    announced = threading.Event()
 
     class Listens(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "--resume" in record.getMessage():
-                told.set()
+                announced.set()
 
     def script(request: Request) -> Any:
         if request.question.text == "Which river is number 2?":
-            assert told.wait(PATIENCE_S), "nothing was said while a call was under way"
+            assert announced.wait(PATIENCE_S), "nothing was said while a call was under way"
         return reply("Answer: Danube")
 
     def interrupted(*_: Any) -> None:
@@ -177,7 +177,7 @@ def test_an_interrupt_says_at_once_what_it_waits_for(cli, scripted, monkeypatch)
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--concurrency", "2")
     logging.getLogger("cascade").removeHandler(listener)
     assert ran.code in {1, 130}
-    assert told.is_set()
+    assert announced.is_set()
 
 
 @pytest.mark.parametrize("long", [300, 245])
@@ -215,15 +215,15 @@ PRICE = "price: {input: 0.1, output: 0.4}"
 def old_rows(dataset: str = "log") -> Iterator[dict[str, Any]]:
     """Yield a ladder's log: the old model has every third right, the reference all but every tenth."""
     for n, river in enumerate(RIVERS):
-        asked = {"episode_id": f"{dataset}{n}", "question": f"Which is {river}?", "gold": [river], "horizon": 2}
-        asked |= {"candidate": 0, "dataset": dataset}
+        question = {"episode_id": f"{dataset}{n}", "question": f"Which is {river}?", "gold": [river], "horizon": 2}
+        question |= {"candidate": 0, "dataset": dataset}
         for step, model, right in ((1, "old", n % 3 == 0), (2, "large", n % 10 > 0)):
-            said = {"step": step, "source": model, "model": model, "answer": river if right else "none known"}
-            yield asked | said | {"correct": right, "cost_nano_usd": 10 ** (3 * step)}
+            call = {"step": step, "source": model, "model": model, "answer": river if right else "none known"}
+            yield question | call | {"correct": right, "cost_nano_usd": 10 ** (3 * step)}
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProvider:
+def new_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProvider:
     """Script the new model: it knows the rivers with an even number, and is sure of them."""
 
     def says(request: Request) -> Any:
@@ -241,27 +241,27 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProvider:
     return fake
 
 
-def test_only_the_new_model_is_asked_and_once(cli, tmp_path, asked):
+def test_only_the_new_model_is_asked_and_once(cli, tmp_path, new_model):
     command = ("onboard", "new", "old.jsonl", "-o", "probes.jsonl", "--risk", "0.1", "--concurrency", "1", "--json")
     ran = cli(*command, "--probes", "60")
     assert ran.code == 0, ran.err
-    found = json.loads(ran.out)
-    assert (found["model"], found["reference"], found["fit"]["requests"]) == ("new", "large", 60)
-    assert ({request.model for request in asked.requests}, len(asked.requests)) == ({"new"}, 60)
-    low, high = found["fit"]["cost_share_interval"]
-    assert 0 < low <= found["fit"]["cost_share"] <= high < 1
-    assert found["fit"]["attempt"] == 1
+    report = json.loads(ran.out)
+    assert (report["model"], report["reference"], report["fit"]["requests"]) == ("new", "large", 60)
+    assert ({request.model for request in new_model.requests}, len(new_model.requests)) == ({"new"}, 60)
+    low, high = report["fit"]["cost_share_interval"]
+    assert 0 < low <= report["fit"]["cost_share"] <= high < 1
+    assert report["fit"]["attempt"] == 1
     assert {row["source"] for row in read_rows(tmp_path / "probes.jsonl")} == {"new", "large"}
     more = json.loads(cli(*command, "--probes", "80").out)  # the same requests and 20 more
-    assert (len(asked.requests), more["fit"]["requests"], more["fit"]["attempt"]) == (80, 80, 2)
+    assert (len(new_model.requests), more["fit"]["requests"], more["fit"]["attempt"]) == (80, 80, 2)
 
 
-def test_the_command_that_it_names_judges_the_probes_as_it_did(cli, tmp_path, asked):
+def test_the_command_that_it_names_judges_the_probes_as_it_did(cli, tmp_path, new_model):
     """Before, it left out the matcher, and the command ended with 2: nothing said who was right."""
     write_rows(tmp_path / "old.jsonl", [row | {"correct": None} for row in old_rows()])
     ran = cli("onboard", "new", "old.jsonl", "-o", "probes.jsonl", "--risk", "0.1", "--matcher", "exact")
     following = shlex.split(ran.out.partition("Next: cascade ")[2].splitlines()[0])
-    assert (len(asked.requests), cli(*following).code) == (100, 0)
+    assert (len(new_model.requests), cli(*following).code) == (100, 0)
 
 
 @pytest.mark.parametrize(
@@ -273,13 +273,13 @@ def test_the_command_that_it_names_judges_the_probes_as_it_did(cli, tmp_path, as
         (("new", "old.jsonl", "--promise", "regert"), "did you mean regret"),
     ],
 )
-def test_what_cannot_be_onboarded_is_2_and_nothing_is_asked(cli, asked, arguments, says):
+def test_what_cannot_be_onboarded_is_2_and_nothing_is_asked(cli, new_model, arguments, says):
     ran = cli("onboard", *arguments, "-o", "probes.jsonl")
-    assert (ran.code, asked.requests) == (2, [])
+    assert (ran.code, new_model.requests) == (2, [])
     assert says in " ".join(ran.err.split())
 
 
-def test_a_promise_of_agreement_needs_no_labels(cli, tmp_path, asked):
+def test_a_promise_of_agreement_needs_no_labels(cli, tmp_path, new_model):
     write_rows(tmp_path / "old.jsonl", [row | {"gold": None, "correct": None} for row in old_rows()])
     command = ("onboard", "new", "old.jsonl", "-o", "probes.jsonl", "--promise", "agreement", "--risk", "0.2")
     ran = cli(*command, "--probes", "80", "--json")

@@ -33,7 +33,7 @@ from cascade.providers.replay import Memo
 from cascade.types import Request
 
 Cli = Callable[..., Any]
-TEAM = {one.message: one.team for one in demo_requests("live")}
+TEAM = {entry.message: entry.team for entry in demo_requests("live")}
 
 
 def script(request: Request) -> Any:
@@ -93,14 +93,14 @@ MESSAGES = [
     DemoRequest("m2", "live", "I want my money back.", "returns"),  # the base is not sure
     DemoRequest("m3", "live", "Is it broken?", "advice"),  # the base is sure, and differs from the guide
 ]
-SAID = {"m1": ("delivery", "delivery"), "m2": ("payment", "returns"), "m3": ("repair", "advice")}
+ANSWERS = {"m1": ("delivery", "delivery"), "m2": ("payment", "returns"), "m3": ("repair", "advice")}
 
 
 def tells(request: Request) -> Any:
-    one = next(one for one in MESSAGES if one.message == request.question.text)
-    base, guide = SAID[one.request_id]
+    entry = next(entry for entry in MESSAGES if entry.message == request.question.text)
+    base, guide = ANSWERS[entry.request_id]
     if request.model == PAIR[0]:
-        sure = math.log(0.5) if one.request_id == "m2" else math.log(0.99999)
+        sure = math.log(0.5) if entry.request_id == "m2" else math.log(0.99999)
         return reply(json.dumps({"team": base}), input_tokens=100, output_tokens=10, logprobs=[sure] * 3)
     return reply(json.dumps({"team": guide}), input_tokens=100, output_tokens=10, logprobs=[-0.1])
 
@@ -112,17 +112,17 @@ def outcomes() -> list[Outcome]:
 
 def test_the_demo_set_is_whole_and_no_message_is_an_example_of_the_prompt():
     every = demo_requests()
-    assert len({one.request_id for one in every}) == len({one.message for one in every}) == len(every) >= 300
-    assert {one.split for one in every} == {"log", "live"}
-    assert {one.team for one in demo_requests("live")} == set(TEAMS) == {team for _, team in EXAMPLES}
-    assert not {one.message for one in every} & {message for message, _ in EXAMPLES}
+    assert len({entry.request_id for entry in every}) == len({entry.message for entry in every}) == len(every) >= 300
+    assert {entry.split for entry in every} == {"log", "live"}
+    assert {entry.team for entry in demo_requests("live")} == set(TEAMS) == {team for _, team in EXAMPLES}
+    assert not {entry.message for entry in every} & {message for message, _ in EXAMPLES}
 
 
 def test_the_log_is_of_the_messages_that_are_to_be_logged_sent_as_the_demo_sends_them():
-    asked = {one.request_id: one for one in demo_requests("log")}
+    by_id = {entry.request_id: entry for entry in demo_requests("log")}
     rows = list(open_log(DEMO_REQUESTS).rows())
-    assert {row["episode_id"] for row in rows} == set(asked)
-    assert all(row["context"] == asked[row["episode_id"]].chat.canonical for row in rows)
+    assert {row["episode_id"] for row in rows} == set(by_id)
+    assert all(row["context"] == by_id[row["episode_id"]].chat.canonical for row in rows)
     assert {row["model"] for row in rows} == set(PAIR)
 
 
@@ -131,7 +131,7 @@ def test_a_message_is_drawn_once():
 
 
 def test_what_is_counted_is_what_was_served_paid_and_the_same(outcomes):
-    assert [(team_of(one.answer), team_of(one.guide)) for one in outcomes] == [
+    assert [(team_of(outcome.answer), team_of(outcome.guide)) for outcome in outcomes] == [
         ("delivery", "delivery"),
         ("returns", "returns"),
         ("repair", "advice"),
@@ -164,4 +164,4 @@ def test_it_serves_certified_answers_and_makes_no_call_twice(fitted):
     provider = FakeProvider(tells)
     outcomes = list(run_requests(CONFIG, fitted.directory, Memo(provider), MESSAGES))
     assert len(provider.requests) == 6
-    assert all(one.answer.certificate is not None and not one.answer.warnings for one in outcomes)
+    assert all(outcome.answer.certificate is not None and not outcome.answer.warnings for outcome in outcomes)

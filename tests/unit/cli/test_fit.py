@@ -50,8 +50,8 @@ def test_what_is_fitted_is_written_verified_and_evaluated(cli, written, options)
         assert each.losses <= each.promise.risk * each.n
         assert (each.expires is None) == ("--expires-days" not in options)
     assert cli("verify", "policy", log).code == 0
-    (found,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
-    assert min(each["loss"][0] for each in found["figures"].values()) <= read.promise.risk
+    (report,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
+    assert min(each["loss"][0] for each in report["figures"].values()) <= read.promise.risk
     if "--policy" not in options:
         (audits,) = cli("evaluate", log, "--policy", "policy", "--audits", "--json").document["reports"]
         assert audits["alarmed"] is False
@@ -61,10 +61,10 @@ def test_the_cost_that_fit_states_is_what_evaluate_finds_and_no_policy_is_overwr
     log = written(ladder_log(400))
     fitted = cli("fit", log, *REGRET, "--policy", "threshold", "-o", "policy", "--json").document
     assert cli("fit", log, *REGRET, "-o", "policy").code == 2
-    (found,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
+    (report,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
     assert fitted["saves"]
     assert fitted["requests"] == 400
-    assert found["figures"]["policy"]["cost_share"][0] == pytest.approx(fitted["cost_share"])
+    assert report["figures"]["policy"]["cost_share"][0] == pytest.approx(fitted["cost_share"])
     assert cli("fit", log, *REGRET, "-o", "policy", "--force").code == 0
 
 
@@ -99,14 +99,14 @@ def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli, wri
 def test_a_policy_is_certified_again_without_what_it_learned_from(cli, written):
     log = written(ladder_log(400))
     first = cli("fit", log, *REGRET, "--policy", "learned", "-o", "policy", "--json").document
-    asked = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
-    again = cli("fit", log, *asked, "--policy", "policy", "-o", "again", "--json").document
+    agreement = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
+    again = cli("fit", log, *agreement, "--policy", "policy", "-o", "again", "--json").document
     assert (again["policy"], again["attempt"], again["learned_from"]) == ("learned", 2, 0)
     assert first["requests"] == again["requests"]
     before, after = PolicyDirectory.read("policy"), PolicyDirectory.read("again")
     assert before.policy_sha256 == after.policy_sha256
     assert before.requests.fitted == after.requests.fitted
-    assert cli("fit", "demo", *asked, "--policy", "policy").code == 2  # a log of another plan
+    assert cli("fit", "demo", *agreement, "--policy", "policy").code == 2  # a log of another plan
 
 
 def test_nothing_to_save_asks_the_reference_alone(cli, written):
@@ -177,8 +177,8 @@ def test_problems_are_listed_once_each_and_their_own_lists_are_set_in():
 
 @pytest.mark.parametrize("name", ["misspelt", "misspelt.jsonl"])
 def test_a_promise_that_cannot_be_made_is_told_with_a_log_that_is_not_there(cli, name):
-    said = refused(cli("fit", name, "--promise", "regret", "--risk", "2"))
-    assert (said.startswith("error: 2 problems"), "misspelt" in said, "risk" in said) == (True, True, True)
+    error = refused(cli("fit", name, "--promise", "regret", "--risk", "2"))
+    assert (error.startswith("error: 2 problems"), "misspelt" in error, "risk" in error) == (True, True, True)
 
 
 def test_a_fit_has_the_confidence_of_prove_unless_it_covers_on_average(cli, log):
@@ -192,10 +192,10 @@ PROMISED = ("--promise", "coverage", "--risk", "0.2")
 
 
 def test_fit_lists_all_that_is_wrong(cli, log):
-    said = refused(cli("fit", log, *PROMISED, "--config", "nofile", "--matcher", "nosuch", "-o", "log.jsonl/policy"))
+    error = refused(cli("fit", log, *PROMISED, "--config", "nofile", "--matcher", "nosuch", "-o", "log.jsonl/policy"))
     for part in ("nofile", "nosuch", "cannot be written"):
-        assert part in said, part
-    assert said.startswith("error: 3 problems")
+        assert part in error, part
+    assert error.startswith("error: 3 problems")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_fit_lists_all_that_is_wrong(cli, log):
 )
 def test_what_cannot_be_fitted_is_2(cli, log, options, tmp_path):
     refused(cli("fit", log, *PROMISED, *options))
-    assert {one.name for one in tmp_path.iterdir()} <= {"log.jsonl", "cascade.attempts.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"log.jsonl", "cascade.attempts.jsonl"}
 
 
 @pytest.mark.parametrize("output", ["log.jsonl/policy", "n" * 300, "/proc/none"])
@@ -235,12 +235,12 @@ READERS = (
 
 
 @pytest.fixture
-def policy(cli: Cli, tmp_path: Path, kept: Path) -> Path:
+def policy(cli: Cli, tmp_path: Path, shared_policy: Path) -> Path:
     """Return a policy in the test's folder, beside its log: fitted once, and copied."""
     write_rows(tmp_path / "log.jsonl", ladder_log(240))
-    if not kept.exists():
-        assert cli("fit", "log.jsonl", *REGRET_PROBLEMS, "--policy", "learned", "-o", str(kept)).code == 0
-    shutil.copytree(kept, tmp_path / "policy")
+    if not shared_policy.exists():
+        assert cli("fit", "log.jsonl", *REGRET_PROBLEMS, "--policy", "learned", "-o", str(shared_policy)).code == 0
+    shutil.copytree(shared_policy, tmp_path / "policy")
     return tmp_path / "policy"
 
 
@@ -250,10 +250,10 @@ def test_a_damaged_file_is_named_with_what_to_do(cli, policy, called, name):
     (policy / name).write_bytes((policy / name).read_bytes()[:-20])
     ran = cli(*called)
     assert ran.code == (3 if called[0] == "verify" else 2)
-    said = " ".join((ran.out + ran.err).split())
-    assert name in said
-    assert REPAIR in said
-    assert "Traceback" not in said
+    output = " ".join((ran.out + ran.err).split())
+    assert name in output
+    assert REPAIR in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")

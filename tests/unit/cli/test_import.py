@@ -60,7 +60,7 @@ def test_our_own_log_changes_its_form(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("nothing.jsonl", "-o", "x.jsonl"), "nothing.jsonl"),
         (("odd.jsonl", "-o", "x.jsonl"), "--map question=FIELD"),
@@ -75,12 +75,12 @@ def test_our_own_log_changes_its_form(cli, tmp_path):
         (("head.csv", "-o", "x.jsonl"), "Nothing in head.csv can be imported."),
     ],
 )
-def test_what_cannot_be_imported_is_2_and_leaves_no_file(cli, tmp_path, arguments, said):
+def test_what_cannot_be_imported_is_2_and_leaves_no_file(cli, tmp_path, arguments, message):
     lines(tmp_path / "odd.jsonl", {"prompt": "x", "reply": "y"})
     lines(tmp_path / "failed.jsonl", spend(1, status="failure"))
     (tmp_path / "head.csv").write_text("question,small_answer,large_answer\n")
     ran = cli("import", *arguments)
     assert ran.code == 2
-    assert said in ran.err
+    assert message in ran.err
     assert "the steps are ," not in ran.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["failed.jsonl", "head.csv", "odd.jsonl"]

@@ -129,10 +129,10 @@ def test_it_runs_as_a_module_and_as_a_process(tmp_path, words, code):
 @pytest.mark.parametrize("server", ["host: 0.0.0.0, port: 0", "port: PORT"])
 def test_a_server_that_cannot_listen_ends_at_once_with_2(cli, fake_config, server):
     """Without keys beyond this machine; on a port in use, which was 3 in 0.6 (U12)."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        text = server.replace("PORT", str(taken.getsockname()[1]))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        text = server.replace("PORT", str(listener.getsockname()[1]))
         fake_config.write_text(f"{fake_config.read_text()}server: {{{text}}}\n")
         ran = cli("serve")
     assert (ran.code, ran.out) == (2, "")
@@ -219,18 +219,18 @@ def test_nothing_that_is_printed_steers_the_terminal(make, content, capsys):
     table.add_row(content if isinstance(content, str | Text) else "x")
     make().print(content, table, markup=False)
     make().print(content, soft_wrap=True)
-    said = "".join(capsys.readouterr())
-    assert "a[31mb" in said
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said)
+    printed = "".join(capsys.readouterr())
+    assert "a[31mb" in printed
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed)
 
 
 def test_json_spells_out_what_steers_a_terminal(capsys):
     """0.5.0: C1 controls, as U+009B, and U+202E stood in it as they were."""
     print_json({"model": HOSTILE, "name": "naïve"})
-    said = capsys.readouterr().out
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said)
-    assert json.loads(said) == {"model": HOSTILE, "name": "naïve"}
-    assert "naïve" in said
+    printed = capsys.readouterr().out
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed)
+    assert json.loads(printed) == {"model": HOSTILE, "name": "naïve"}
+    assert "naïve" in printed
 
 
 @pytest.mark.parametrize(("command", "timed"), [(["serve", "--new-key", "app"], True), (["init", "--help"], False)])
@@ -244,6 +244,6 @@ def test_log_lines_of_a_server_have_their_time(command, timed, monkeypatch):
 
 def test_a_log_line_steers_no_terminal():
     record = logging.LogRecord("cascade", logging.WARNING, "", 1, "answered by %s", (HOSTILE,), None)
-    said = LogFormatter("%(levelname)s %(message)s").format(record)
-    assert said.startswith("WARNING answered by a[31mb")
-    assert "\x1b" not in said
+    line = LogFormatter("%(levelname)s %(message)s").format(record)
+    assert line.startswith("WARNING answered by a[31mb")
+    assert "\x1b" not in line

@@ -21,10 +21,10 @@ from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.conditions import made_for
 from cascade.types import Question
+from unit.builders import TWO_RUNGS
 from unit.certified import SURE, certificate, directory
 from unit.cli.conftest import Ran
 from unit.episodes.test_reading import row_of_reading as row
-from unit.made import TWO_RUNGS
 from unit.review.booking import TOOL, call, write
 
 AGREED = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
@@ -38,22 +38,22 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def said(content: str) -> dict[str, Any]:
+def assistant(content: str) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
 EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     TOOLS: (call(5, spelled='{ "room": 5.0 }'), call(5)),
-    SCHEMA: (said('{"a": 1.0}'), said('{ "a":1 }')),
-    ENUM: (said("Refund."), said('"refund"')),
-    FREE: (said("The Danube."), said("danube")),
+    SCHEMA: (assistant('{"a": 1.0}'), assistant('{ "a":1 }')),
+    ENUM: (assistant("Refund."), assistant('"refund"')),
+    FREE: (assistant("The Danube."), assistant("danube")),
 }
 """Outputs that are the same by the form of their request, and by no other form's rule."""
 DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     TOOLS: (call(6), call(5)),
-    SCHEMA: (said('{"a": 2}'), said('{"a": 1}')),
-    ENUM: (said("delivery"), said("refund")),
-    FREE: (said("The Rhine."), said("The Danube.")),
+    SCHEMA: (assistant('{"a": 2}'), assistant('{"a": 1}')),
+    ENUM: (assistant("delivery"), assistant("refund")),
+    FREE: (assistant("The Rhine."), assistant("The Danube.")),
 }
 
 
@@ -75,8 +75,8 @@ def rows_of(number: int, form: str, small: dict[str, Any], large: dict[str, Any]
 
 
 def _reply(message: dict[str, Any]) -> Any:
-    made = [(one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls", ())]
-    return reply(message["content"] or "", tool_calls=made)
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    return reply(message["content"] or "", tool_calls=calls)
 
 
 def log(path: Path, n: int, seed: int) -> str:
@@ -93,19 +93,19 @@ def test_each_request_is_compared_by_its_own_form():
     rows = [row for at in range(9) for row in rows_of(at, TOOLS, *EQUAL[TOOLS], 0.1)]
     for at, form in enumerate(FORMS, 100):
         rows += [*rows_of(at, form, *EQUAL[form], 0.1), *rows_of(at + 50, form, *DIFFERENT[form], 0.9)]
-    found = labelled_by_reference(lambda: rows)
-    assert found.truths["mixed"].comparator == "request"
-    first = [row["correct"] for row in found.rows(Dropped()) if row["model"] == "small"]
+    labelled = labelled_by_reference(lambda: rows)
+    assert labelled.truths["mixed"].comparator == "request"
+    first = [row["correct"] for row in labelled.rows(Dropped()) if row["model"] == "small"]
     assert first == [True] * 9 + [True, False] * len(FORMS)
-    assert any("judge" in one for one in found.truths["mixed"].cautions)
+    assert any("judge" in caution for caution in labelled.truths["mixed"].cautions)
 
 
 def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli, tmp_path):
     ran = cli("fit", log(tmp_path / "log.jsonl", 300, 1), *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "comparator request" in " ".join(ran.err.split())
-    (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
-    assert (one.promise.kind, one.comparator) == ("agreement", "request")
+    (certificate,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
+    assert (certificate.promise.kind, certificate.comparator) == ("agreement", "request")
     assert cli("verify", "policy", log(tmp_path / "fresh.jsonl", 200, 2)).code == 0
 
 
@@ -158,11 +158,11 @@ def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_a
     ran = cli("fit", path, *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "agreement with large" in plain(ran)
-    (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
-    assert (one.promise.kind, one.reference, one.comparator) == ("agreement", "large", "text")
+    (certificate,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
+    assert (certificate.promise.kind, certificate.reference, certificate.comparator) == ("agreement", "large", "text")
     assert cli("verify", "policy", path).code == 0
-    kept = cli("verify", "policy", log_of_agreement(tmp_path / "kept.jsonl", 200, first=1_000))
-    assert kept.code == 0, kept.out
+    borne_out = cli("verify", "policy", log_of_agreement(tmp_path / "kept.jsonl", 200, first=1_000))
+    assert borne_out.code == 0, borne_out.out
     assert cli("verify", "policy", log_of_agreement(tmp_path / "worse.jsonl", 300, differs=3.0, first=2_000)).code == 3
 
 
@@ -175,7 +175,7 @@ def test_what_needs_labels_is_refused_and_says_what_does_not(cli, tmp_path):
 
 def test_a_promise_that_needs_labels_is_held_to_account_by_the_matcher_of_its_certificate(cli, tmp_path):
     path = log_of_agreement(tmp_path / "log.jsonl", 300)
-    write_rows(Path(path), [{**one, "gold": ["Danube"]} for one in read_rows(Path(path))])
+    write_rows(Path(path), [{**row, "gold": ["Danube"]} for row in read_rows(Path(path))])
     assert cli("fit", path, *REGRET, "--matcher", "exact", "-o", "policy").code == 0
     evaluated = "evaluate", path, "--policy", "policy"
     for words in (("verify", "policy", path), (*evaluated, "--audits"), evaluated):
@@ -186,8 +186,8 @@ def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli, 
     path = log_of_agreement(tmp_path / "log.jsonl", 200, labels=True)
     for options in (("--reference", "guide"), ("--reference", "large"), ()):
         assert cli("fit", path, "-o", "policy", "--force", *AGREED, *options).code == 0
-        (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
-        assert one.reference == "large"
+        (certificate,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
+        assert certificate.reference == "large"
 
 
 def test_models_pick_a_cascade_out_of_a_log_of_many(cli, tmp_path):
@@ -199,8 +199,8 @@ def test_models_pick_a_cascade_out_of_a_log_of_many(cli, tmp_path):
     write_rows(tmp_path / "many.jsonl", rows)
     ran = cli("fit", "many.jsonl", "-o", "policy", "--models", "small,middle", *AGREED)
     assert ran.code == 0, ran.err
-    (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
-    assert one.reference == "middle"
+    (certificate,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
+    assert certificate.reference == "middle"
     assert cli("verify", "policy", "many.jsonl", "--models", "small,middle").code == 0
     wrong = cli("fit", "many.jsonl", "-o", "other", "--models", "smal,large", *AGREED)
     assert wrong.code == 2

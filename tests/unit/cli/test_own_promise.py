@@ -18,7 +18,7 @@ from unit.cli.conftest import Ran
 Cli = Callable[..., Ran]
 LOG = "demo"
 PLACE = "avoidable_promise:Avoidable"
-ASKED = ("--risk", "0.3", "--confidence", "0.8")
+OPTIONS = ("--risk", "0.3", "--confidence", "0.8")
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +40,10 @@ def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.mark.parametrize("kind", ["avoidable", PLACE])
 def test_it_is_proven_compared_fitted_and_verified(cli, kind):
     for verb in ("prove", "compare"):
-        ran = cli(verb, LOG, "--promise", kind, *ASKED, "--splits", "2", "--json")
+        ran = cli(verb, LOG, "--promise", kind, *OPTIONS, "--splits", "2", "--json")
         assert ran.code == 0, ran.err
         assert f'"{kind}"' in ran.out
-    ran = cli("fit", LOG, "--promise", kind, *ASKED, "-o", "policy")
+    ran = cli("fit", LOG, "--promise", kind, *OPTIONS, "-o", "policy")
     assert ran.code == 0, ran.err
     (certificate,) = PolicyDirectory.read("policy").certificates.values()
     assert certificate.promise == Promise(kind, 0.3, 0.8)
@@ -52,13 +52,13 @@ def test_it_is_proven_compared_fitted_and_verified(cli, kind):
 
 
 def test_a_certificate_imports_no_code_that_it_names(cli, monkeypatch):
-    assert cli("fit", LOG, "--promise", PLACE, *ASKED, "-o", "policy").code == 0
+    assert cli("fit", LOG, "--promise", PLACE, *OPTIONS, "-o", "policy").code == 0
     sys.modules.pop("avoidable_promise")
     promise.kind_of.cache_clear()
     assert cli("verify", "policy", LOG).code == 3
     assert "avoidable_promise" not in sys.modules
     monkeypatch.setattr(registry, "entry_points", lambda group: ())
-    assert cli("fit", LOG, "--promise", "avoidable", *ASKED, "-o", "other").code == 2
+    assert cli("fit", LOG, "--promise", "avoidable", *OPTIONS, "-o", "other").code == 2
 
 
 @pytest.mark.parametrize("kind", ["os:system", "nowhere:Promise", "cascade.table:Log", "regrett"])

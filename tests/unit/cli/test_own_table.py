@@ -90,13 +90,13 @@ def test_requests_with_what_a_table_does_not_record_are_counted_by_what_it_is(cl
     states = {finding["what"]: finding["state"] for finding in json.loads(cli("doctor", "--json").out)}
     assert (states["certificate"], states["scope of certificate"]) == ("ok", "note")
     with Orchestrator.from_config(config(tmp_path)) as orchestrator:
-        asked = orchestrator.ask("Ticket 1")
-    assert (asked.text, len(asked.steps), asked.certificate is None) == ("yes", 1, False)
+        answer = orchestrator.ask("Ticket 1")
+    assert (answer.text, len(answer.steps), answer.certificate is None) == ("yes", 1, False)
     fake = FakeProvider({name: ["yes"] * 9 for name in MODELS})
-    told = [*SENT["messages"], {"role": "user", "content": "Ticket 1"}]
+    messages = [*SENT["messages"], {"role": "user", "content": "Ticket 1"}]
     parts = [{"role": "user", "content": [{"type": "secret_name", "secret_name": {}}]}]
     with Orchestrator.from_config(config(tmp_path) | {"provider": "fake"}, providers={"fake": fake}) as orchestrator:
-        for body in ({"messages": told, "temperature": 0.37}, {"messages": parts}):
+        for body in ({"messages": messages, "temperature": 0.37}, {"messages": parts}):
             assert orchestrator.chat({**body, "max_tokens": 7}).certificate is None
         service = orchestrator.runtime.service
     assert service is not None
@@ -148,8 +148,8 @@ def test_a_configuration_of_other_models_does_not_join_a_proof(cli, tmp_path):
         (tmp_path / "cascade.yaml").write_text(f"models: {models}\nprovider: fake\n")
         ran = cli("prove", log, "--splits", "2", "--json")
         assert "cascade.yaml" in ran.err
-        (found,) = ran.document["studies"]
-        assert sum(not signal["is_held"] for signal in found["signals"]) == judges
+        (proof,) = ran.document["studies"]
+        assert sum(not signal["is_held"] for signal in proof["signals"]) == judges
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "import.md").read_text("utf-8")
@@ -157,8 +157,8 @@ SECTION = PAGE.partition("## A flat table")[2].partition("\n## ")[0]
 
 
 def block(kind: str) -> str:
-    (found,) = re.findall(rf"```{kind}\n(.*?)```", SECTION, re.DOTALL)
-    return str(found)
+    (text,) = re.findall(rf"```{kind}\n(.*?)```", SECTION, re.DOTALL)
+    return str(text)
 
 
 IMPORT, FIT, ASK = (shlex.split(line)[1:] for line in block("text").splitlines())
@@ -245,9 +245,9 @@ LOOSELY = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
 
 def example() -> dict[str, Any]:
     """Return the row that the page shows."""
-    (found,) = re.findall(r"```json\n(\{.*?\})\n```", PAGE)
-    made: dict[str, Any] = json.loads(found)
-    return made
+    (text,) = re.findall(r"```json\n(\{.*?\})\n```", PAGE)
+    row: dict[str, Any] = json.loads(text)
+    return row
 
 
 def own_log(path: Path, signal: str | None = None) -> Path:
@@ -292,7 +292,7 @@ def test_the_example_log_is_fitted_and_served_from_any_folder(cli, tmp_path, mon
     monkeypatch.chdir("/")
     with Orchestrator.from_config(load(unserved_config(tmp_path))) as orchestrator:
         answer = orchestrator.ask("1 + 1?")
-    assert not [said for said in answer.warnings if "policy" in said]
+    assert not [warning for warning in answer.warnings if "policy" in warning]
 
 
 def test_a_policy_that_the_configuration_cannot_serve_is_reported_at_once(cli, tmp_path):
@@ -340,21 +340,21 @@ def test_a_misspelt_column_is_named_with_the_right_one(cli, tmp_path, right, wri
 )
 def test_more_requests_are_advised_only_where_the_log_lacks_them(proves, half, more):
     """0.6: a log of 244 was told to log more, since about 134 would be enough."""
-    found = study(drawn_log(400), Promise("regret", 0.05, 0.9), splits=2)
-    row = replace(found.rows[-1], refused=2)
-    short = replace(found, rows=(*found.rows[:-1], row), why=found.why._replace(proves=proves, saves_half=half))
+    proof = study(drawn_log(400), Promise("regret", 0.05, 0.9), splits=2)
+    row = replace(proof.rows[-1], refused=2)
+    short = replace(proof, rows=(*proof.rows[:-1], row), why=proof.why._replace(proves=proves, saves_half=half))
     assert (short.fitted_on, short.groups) == (280, 400)
     advice = study_report(short, "cascade fit LOG").lines[-1]
     assert ("log more requests" in advice, advice.endswith("cascade fit LOG")) == (more, proves == 300)
 
 
-@pytest.mark.parametrize(("n", "told"), [(30, True), (60, False)])
-def test_a_fit_of_few_requests_says_how_many_it_takes(cli, written, n, told):
+@pytest.mark.parametrize(("n", "warned"), [(30, True), (60, False)])
+def test_a_fit_of_few_requests_says_how_many_it_takes(cli, written, n, warned):
     """ln .099 / ln .95 = 45.1: with fewer nothing can be proven, whatever the log says."""
     log = written([{**row, "correct": row["step"] == 2} for row in ladder_log(n)])
     ran = cli("fit", log, "--promise", "regret", "--risk", "0.05", "--confidence", "0.9")
     assert ran.code == 0, ran.err
-    assert ("46" in ran.out.splitlines()[-1].split()) == told
+    assert ("46" in ran.out.splitlines()[-1].split()) == warned
 
 
 def test_no_table_is_wider_than_the_screen(cli, written, fake_config, monkeypatch):

@@ -48,7 +48,7 @@ def test_nothing_tells_whose_output_it_is(cli, keys, tmp_path):
     keys("1" * 30)
     out = cli("review", "log.jsonl", "--reviewer", "ann").out
     assert not {"cheap", "dear", "guide", "x1"} & set(out.replace('"', " ").split())
-    sides = [one.first for one in read_reviews(tmp_path / "log.jsonl.reviews.db").judgements]
+    sides = [judgement.first for judgement in read_reviews(tmp_path / "log.jsonl.reviews.db").judgements]
     assert 5 <= sides.count("output") <= 25
 
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_reviewed_is_reported(cli, keys, tmp_path):
     booking_log(tmp_path / "log.jsonl", 2)
     keys("1")
     cli("review", "log.jsonl")
-    for arguments, said in (
+    for arguments, message in (
         (["nowhere.jsonl"], "nowhere.jsonl"),
         (["demo"], "-o FILE"),
         (["log.jsonl", "--ask", "taste"], "taste"),
@@ -78,7 +78,7 @@ def test_what_cannot_be_reviewed_is_reported(cli, keys, tmp_path):
         (["log.jsonl", "-o", "log.jsonl"], "log.jsonl"),
     ):
         ran = cli("review", *arguments)
-        assert (ran.code, said in ran.err) == (2, True), (arguments, ran.err)
+        assert (ran.code, message in ran.err) == (2, True), (arguments, ran.err)
 
 
 # --- a real terminal ---
@@ -114,25 +114,25 @@ def until(screen: int, text: str) -> str:
 
 def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path):
     booking_log(tmp_path / "log.jsonl", 20)
-    path, asked = tmp_path / "log.jsonl.reviews.db", list[str]()
+    path, meetings = tmp_path / "log.jsonl.reviews.db", list[str]()
     with terminal(tmp_path, "log.jsonl", "--reviewer", "ann") as (process, screen):
         for key in b"12=012=0120":
-            asked += [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
+            meetings += [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
             os.write(screen, bytes([key]))
-        asked += [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
+        meetings += [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
         process.send_signal(signal.SIGKILL)
         process.wait()
     # When a pair is on the screen, the judgement of the one before is on the disk.
     assert len(read_reviews(path).judgements) == 11
     with terminal(tmp_path, "log.jsonl", "--reviewer", "ann") as (process, screen):
         again = [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
-        assert again == asked[-1:]
+        assert again == meetings[-1:]
         for _ in range(9):
             os.write(screen, b"=")
-            seen = until(screen, "q quit") if len(asked) < 20 else until(screen, "judged")
-            asked += [line for line in seen.splitlines() if "meeting" in line]
+            seen = until(screen, "q quit") if len(meetings) < 20 else until(screen, "judged")
+            meetings += [line for line in seen.splitlines() if "meeting" in line]
         assert process.wait(PATIENCE_S) == 0
-    assert len(set(asked)) == len(asked) == 20
+    assert len(set(meetings)) == len(meetings) == 20
     assert len(read_reviews(path).judgements) == 20
 
 

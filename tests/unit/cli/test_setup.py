@@ -105,9 +105,9 @@ def test_prices_are_looked_up_with_their_unit_and_source(cli):
     assert document["models"] == {"openai/gpt-4o-mini": {**rates, "request": 0.0}}
     assert date.fromisoformat(document["as_of"])
     assert len(document["sha256"]) == 64
-    found = json.loads(cli("prices", "GPT-4O-MINI", "--json").out)["models"]
-    assert len(found) > 3
-    assert all("gpt-4o-mini" in name.lower() for name in found)
+    models = json.loads(cli("prices", "GPT-4O-MINI", "--json").out)["models"]
+    assert len(models) > 3
+    assert all("gpt-4o-mini" in name.lower() for name in models)
     ran = cli("prices", "no-such-model-at-all")
     assert (ran.code, ran.out) == (2, "")
 
@@ -197,8 +197,8 @@ def findings(cli: Cli, *flags: str) -> tuple[int, dict[str, tuple[str, str]]]:
 def test_findings_of_a_configuration(cli, tmp_path, config, code, states):
     if config is not None:
         (tmp_path / "cascade.yaml").write_text(config)
-    ended, found = findings(cli)
-    assert (ended, {what: found[what][0] for what in states}) == (code, states)
+    ended, checks = findings(cli)
+    assert (ended, {what: checks[what][0] for what in states}) == (code, states)
     if "file of base" in states:  # 0.5.0: "ok", and `ask` ended with 2
         assert cli("ask", "Which river?").code == 2
 
@@ -208,11 +208,11 @@ def test_each_of_several_configurations_is_checked_and_what_one_server_must_not_
         text = f"models: {{base: a, guide: b}}\nprovider: fake\nserver: {{name: {name}s}}\n"
         (tmp_path / f"{name}.yaml").write_text(f"{text}traces: sqlite:///{name}.db\n")
     several = ("-c", "a.yaml", "-c", "b.yaml")
-    code, found = findings(cli, *several)
-    assert (code, found["a.yaml: provider"][0], found["server"][0]) == (0, "ok", "ok")
+    code, checks = findings(cli, *several)
+    assert (code, checks["a.yaml: provider"][0], checks["server"][0]) == (0, "ok", "ok")
     (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())
-    code, found = findings(cli, *several)
-    assert (code, found["server"][0]) == (2, "problem")
+    code, checks = findings(cli, *several)
+    assert (code, checks["server"][0]) == (2, "problem")
     (tmp_path / "a.yaml").write_text("models: 1\n")
     assert findings(cli, *several)[0] == 2
 
@@ -222,8 +222,8 @@ def test_where_a_budget_is_counted_and_alerts_are_posted(cli, tmp_path, monkeypa
     alerts = "alerts: {webhook_env: HOOK}"
     budget = f"{{caps: [{{usd: 5}}], store: 'sqlite:///{tmp_path}/file/x.db', {alerts}}}"
     (tmp_path / "cascade.yaml").write_text(f"models: {{base: a, guide: b}}\nprovider: fake\nbudget: {budget}\n")
-    code, found = findings(cli)
-    assert (code, found["budget"][0], found["alerts"][0]) == (2, "problem", "problem")
+    code, checks = findings(cli)
+    assert (code, checks["budget"][0], checks["alerts"][0]) == (2, "problem", "problem")
     monkeypatch.setenv("HOOK", "https://hooks.example/secret")
     (tmp_path / "cascade.yaml").write_text(
         f"models: {{base: a, guide: b}}\nprovider: fake\nbudget: {{caps: [{{usd: 5}}], {alerts}}}\n"
@@ -254,8 +254,8 @@ def test_an_empty_key_is_none(cli, tmp_path, monkeypatch, key):
     if key is not None:
         monkeypatch.setenv("OPENAI_API_KEY", key)
     (tmp_path / "cascade.yaml").write_text("models: {base: openai/a, guide: openai/b}\nprovider: litellm\n")
-    code, found = findings(cli)
-    assert (code, "key of base" in found, os.environ.get("OPENAI_API_KEY")) == (0 if key else 2, not key, key)
+    code, checks = findings(cli)
+    assert (code, "key of base" in checks, os.environ.get("OPENAI_API_KEY")) == (0 if key else 2, not key, key)
     (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: openai/b}\nprovider: litellm\n")
     assert findings(cli)[1]["key of base"][0] == "problem"  # litellm knows no provider of `a`: a traceback before
 
@@ -265,8 +265,8 @@ def test_no_key_is_shown(cli, tmp_path, monkeypatch):
     (tmp_path / "cascade.yaml").write_text(f"models: {{base: a, guide: b}}\n{SERVER}, api_key_env: MY_KEY}}\n")
     ran = cli("doctor", "--json")
     assert "hunter2" not in ran.out + ran.err
-    found = {finding["what"]: (finding["state"], finding["says"]) for finding in json.loads(ran.out)}
-    assert found["address of a"] == ("ok", "http://127.0.0.1:1/v1, with a key")
+    checks = {finding["what"]: (finding["state"], finding["says"]) for finding in json.loads(ran.out)}
+    assert checks["address of a"] == ("ok", "http://127.0.0.1:1/v1, with a key")
 
 
 # --- the store ---
@@ -275,8 +275,8 @@ def test_no_key_is_shown(cli, tmp_path, monkeypatch):
 def test_an_empty_database_is_what_everybody_begins_with(cli, fake_config):
     with postgres_url() as url:
         fake_config.write_text(f"{fake_config.read_text()}traces: {url}\n")
-        code, found = findings(cli)
-    assert (code, found["traces"][0]) == (0, "ok")
+        code, checks = findings(cli)
+    assert (code, checks["traces"][0]) == (0, "ok")
 
 
 @pytest.mark.usefixtures("fake_config")
@@ -293,8 +293,8 @@ def test_the_store_is_looked_at_and_none_is_made(cli, tmp_path, monkeypatch):
     assert findings(cli)[1]["traces"][0] == "problem"
     monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{file}")
     file.write_bytes(b"this is no database, and it is long enough to be looked at" * 20)
-    code, found = findings(cli)
-    assert (code, found["traces"][0]) == (2, "problem")
+    code, checks = findings(cli)
+    assert (code, checks["traces"][0]) == (2, "problem")
     (tmp_path / "cascade.yaml").unlink()
     assert findings(cli)[1]["traces"][0] == "problem"
 
@@ -312,26 +312,26 @@ def calibrated(config: Path, *certificates: Certificate, guarantee: str = "", ma
 def test_a_certificate_that_does_not_hold_is_a_problem(cli, fake_config, required):
     expired = certificate(created="2020-01-01", expires="2020-02-01")
     calibrated(fake_config, expired, guarantee=f"{{required: {required}}}")
-    code, found = findings(cli)
-    assert (code, found["certificate"][0], "2020-02-01" in found["certificate"][1]) == (2, "problem", True)
+    code, checks = findings(cli)
+    assert (code, checks["certificate"][0], "2020-02-01" in checks["certificate"][1]) == (2, "problem", True)
 
 
 @pytest.mark.parametrize(("guarantee", "code", "state"), [("", 0, "note"), ("{required: true}", 2, "problem")])
 def test_no_certificate_is_a_problem_where_one_is_required(cli, fake_config, guarantee, code, state):
     calibrated(fake_config, guarantee=guarantee)
-    ended, found = findings(cli)
-    assert (ended, found["certificate"][0]) == (code, state)
+    ended, checks = findings(cli)
+    assert (ended, checks["certificate"][0]) == (code, state)
 
 
 def test_a_policy_directory_that_was_edited_is_a_problem(cli, fake_config):
     calibrated(fake_config, certificate())
     file = fake_config.parent / "policy" / "policy.json"
     file.write_text(file.read_text().replace("guide", "guides"))
-    code, found = findings(cli)
-    assert (code, found["policy"][0]) == (2, "problem")
+    code, checks = findings(cli)
+    assert (code, checks["policy"][0]) == (2, "problem")
 
 
 def test_a_policy_that_the_strategy_cannot_serve_is_one_problem(cli, fake_config):
     calibrated(fake_config, many=2)
-    code, found = findings(cli)
-    assert (code, found["policy"][0], "provider" in found) == (2, "problem", False)
+    code, checks = findings(cli)
+    assert (code, checks["policy"][0], "provider" in checks) == (2, "problem", False)

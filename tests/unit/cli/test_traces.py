@@ -35,7 +35,7 @@ def filled(store_url: str) -> str:
 
 def left(url: str) -> list[str]:
     with Store(url, read_only=True) as store:
-        return [one["episode_id"] for one in store.read()]
+        return [row["episode_id"] for row in store.read()]
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
@@ -74,8 +74,8 @@ def test_purge_removes_what_is_older_or_its_texts(cli, filled, options, removed,
     assert (document["removed"], document["content_only"]) == (removed, "--content-only" in options)
     assert (document["before"] is None) == (options[1] == "0d")
     with Store(filled, read_only=True) as store:
-        found = [one["answer"] for one in store.read()]
-    assert found == texts
+        answers = [step["answer"] for step in store.read()]
+    assert answers == texts
 
 
 def test_purge_asks_first(cli, filled, monkeypatch):
@@ -87,8 +87,8 @@ def test_purge_asks_first(cli, filled, monkeypatch):
     assert (ran.code, len(left(filled))) == (2, 3)
     assert "Remove all of 3 rows from before" in ran.err
     assert "give --yes" in ran.err
-    for said, code, rows in (("n\n", 1, 3), ("y\n", 0, 0)):
-        monkeypatch.setattr(sys, "stdin", Person(said))
+    for typed, code, rows in (("n\n", 1, 3), ("y\n", 0, 0)):
+        monkeypatch.setattr(sys, "stdin", Person(typed))
         ran = cli("traces", "purge", "--store", filled, "--older-than", "12h")
         assert (ran.code, len(left(filled))) == (code, rows)
         assert "[y/N]" in ran.err
@@ -102,34 +102,34 @@ def test_an_age_that_is_none_is_2(cli, filled, age):
 
 
 @pytest.fixture
-def asked(store_url: str) -> str:
+def user_store(store_url: str) -> str:
     """Return a store with rows of ann, of ann as a hash, of bob, of nobody, and an old one of ann; and feedback."""
     names = ["ann", hashed("ann"), "bob", None, "ann"]
     with Store(store_url) as store:
         store.append([row(n, user=name, created_at=ago(40 if n == 5 else 1)) for n, name in enumerate(names, 1)])
         for n in (1, 3):
-            said = {"episode_id": f"episode {n}", "right": True, "score": None, "better": None, "reviewer": "app"}
-            store.add_feedback(said | {"created_at": ago(1)})
+            rating = {"episode_id": f"episode {n}", "right": True, "score": None, "better": None, "reviewer": "app"}
+            store.add_feedback(rating | {"created_at": ago(1)})
     return store_url
 
 
 @pytest.mark.parametrize(
-    ("options", "kept"),
+    ("options", "remaining"),
     [((), ["episode 3", "episode 4"]), (("--older-than", "30d"), [f"episode {n}" for n in range(1, 5)])],
 )
-def test_purge_removes_a_users_questions_and_the_feedback_on_them(cli, asked, options, kept):
-    ran = cli("traces", "purge", "--user", "ann", *options, "--yes", "--json", "--store", asked)
-    assert (json.loads(ran.out)["removed"], json.loads(ran.out)["user"]) == (5 - len(kept), "ann")
-    assert left(asked) == kept
-    with Store(asked, read_only=True) as store:
-        assert {one["episode_id"] for one in store.feedback()} == {"episode 1", "episode 3"} & {*kept}
+def test_purge_removes_a_users_questions_and_the_feedback_on_them(cli, user_store, options, remaining):
+    ran = cli("traces", "purge", "--user", "ann", *options, "--yes", "--json", "--store", user_store)
+    assert (json.loads(ran.out)["removed"], json.loads(ran.out)["user"]) == (5 - len(remaining), "ann")
+    assert left(user_store) == remaining
+    with Store(user_store, read_only=True) as store:
+        assert {rating["episode_id"] for rating in store.feedback()} == {"episode 1", "episode 3"} & {*remaining}
 
 
-def test_a_users_texts_are_removed_with_the_name(cli, asked):
-    cli("traces", "purge", "--user", "ann", "--content-only", "--yes", "--store", asked)
-    with Store(asked, read_only=True) as store:
-        found = [(one["user"], one["question"] is None) for one in store.read()]
-    assert found == [(None, True), (None, True), ("bob", False), (None, False), (None, True)]
+def test_a_users_texts_are_removed_with_the_name(cli, user_store):
+    cli("traces", "purge", "--user", "ann", "--content-only", "--yes", "--store", user_store)
+    with Store(user_store, read_only=True) as store:
+        rows = [(row["user"], row["question"] is None) for row in store.read()]
+    assert rows == [(None, True), (None, True), ("bob", False), (None, False), (None, True)]
 
 
 # --- stats ---

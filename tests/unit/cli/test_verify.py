@@ -32,7 +32,7 @@ def write(path: Path, rows: Sequence[Row]) -> str:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fitted_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a log of 99 questions, and one with a log of 200 requests of which the small model loses
     four; each has a policy directory made of it."""
     folder, settings = tmp_path_factory.mktemp("made"), FitSettings(policy=Threshold("p_yes", -1.0, None))
@@ -47,9 +47,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def log(made: Path, tmp_path: Path) -> str:
+def log(fitted_logs: Path, tmp_path: Path) -> str:
     """Return the log of 99 questions, with its policy directory beside it."""
-    shutil.copytree(made / "hard", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(fitted_logs / "hard", tmp_path, dirs_exist_ok=True)
     return str(tmp_path / "log.jsonl")
 
 
@@ -59,16 +59,16 @@ def fresh(path: Path, n: int, hard: Sequence[int]) -> str:
 
 
 def checks(ran: Any) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in json.loads(ran.out)["checks"]}
+    return {check["name"]: check for check in json.loads(ran.out)["checks"]}
 
 
 def test_the_same_data_bear_it_out(cli, log):
     ran = cli("verify", "policy", log)
     assert (ran.code, ran.err) == (0, "")
     assert all(line.split()[0] == "ok" for line in ran.out.splitlines())
-    found = checks(cli("verify", "policy", log, "--json"))
-    assert {"file", "expiry", "cascade", "seen", "threshold"} <= set(found)
-    assert all(one["ok"] for one in found.values())
+    by_name = checks(cli("verify", "policy", log, "--json"))
+    assert {"file", "expiry", "cascade", "seen", "threshold"} <= set(by_name)
+    assert all(check["ok"] for check in by_name.values())
 
 
 def test_an_edited_certificate_is_3_with_the_reason(cli, log, tmp_path):
@@ -127,7 +127,7 @@ def test_other_data_under_the_same_questions_are_3(cli, tmp_path, grouped):
     for name, hard in (("log", range(0, 40, 2)), ("changed", range(0, 42, 2))):
         rows = hard_rows(99, hard)
         names = [*dict.fromkeys(row["episode_id"] for row in rows)]
-        groups = {one: f"group {number // 2}" if grouped else None for number, one in enumerate(names)}
+        groups = {episode: f"group {number // 2}" if grouped else None for number, episode in enumerate(names)}
         write(tmp_path / f"{name}.jsonl", [{**row, "group": groups[row["episode_id"]]} for row in rows])
     assert cli("fit", "log.jsonl", *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
     assert cli("verify", "policy", "log.jsonl").code == 0
@@ -136,9 +136,9 @@ def test_other_data_under_the_same_questions_are_3(cli, tmp_path, grouped):
 
 
 def test_fresh_questions_refute_or_do_not(cli, log, tmp_path):
-    kept = cli("verify", "policy", fresh(tmp_path / "kept.jsonl", 200, range(0, 80, 4)), "--json")
-    assert kept.code == 0
-    assert checks(kept)["fresh"]["text"].startswith("10 of 200 fresh requests lost")
+    borne_out = cli("verify", "policy", fresh(tmp_path / "kept.jsonl", 200, range(0, 80, 4)), "--json")
+    assert borne_out.code == 0
+    assert checks(borne_out)["fresh"]["text"].startswith("10 of 200 fresh requests lost")
     broken = cli("verify", "policy", fresh(tmp_path / "broken.jsonl", 400, range(400)), "--json")
     assert broken.code == 3
     assert checks(broken)["fresh"]["text"].startswith("74 of 400 fresh requests lost")
@@ -158,7 +158,7 @@ def test_an_expired_one_and_another_model_are_3(cli, tmp_path, monkeypatch):
     log = write(tmp_path / "log.jsonl", rows)
     assert cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "policy", "--expires-days", "0").code == 0
     assert cli("verify", "policy", log).code == 0  # until the end of the day
-    other = write(tmp_path / "other.jsonl", [one | {"model": "new" + one["model"]} for one in rows])
+    other = write(tmp_path / "other.jsonl", [row | {"model": "new" + row["model"]} for row in rows])
     ran = cli("verify", "policy", other, "--json")
     assert ran.code == 3
     assert "newsmall" in checks(ran)["cascade"]["text"]
@@ -222,20 +222,20 @@ def rows_of(
     """
     for k in range(n):
         sure, right = k in lost or k % 2 == 0, k not in lost and k % 2 == 0
-        asked = {"episode_id": f"{about}{k}", "question": f"Which is {about}{k}?", "horizon": 2, "candidate": 0}
-        asked |= {"dataset": "log_of_evaluate", "created_at": f"2026-11-21T{k // 60:02}:{k % 60:02}:00Z"}
-        asked |= {"segment": segments[k % len(segments)]} | columns
+        request = {"episode_id": f"{about}{k}", "question": f"Which is {about}{k}?", "horizon": 2, "candidate": 0}
+        request |= {"dataset": "log_of_evaluate", "created_at": f"2026-11-21T{k // 60:02}:{k % 60:02}:00Z"}
+        request |= {"segment": segments[k % len(segments)]} | columns
         small = {"step": 1, "source": "small", "model": "small", "answer": "yes" if right else "no", "correct": right}
         small |= {"cost_nano_usd": 1_000, "signals": {"reply_mean_logprob": -0.1 if sure else -2.0}}
         large = {"step": 2, "source": "large", "model": "large", "answer": "yes", "correct": True}
-        yield asked | small
-        yield asked | large | {"cost_nano_usd": 10_000, "signals": {"reply_mean_logprob": -0.1}}
+        yield request | small
+        yield request | large | {"cost_nano_usd": 10_000, "signals": {"reply_mean_logprob": -0.1}}
 
 
 @pytest.fixture
-def log_of_evaluate(made: Path, tmp_path: Path) -> str:
+def log_of_evaluate(fitted_logs: Path, tmp_path: Path) -> str:
     """Return the log of 200 requests, with its policy directory beside it."""
-    shutil.copytree(made / "plain", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(fitted_logs / "plain", tmp_path, dirs_exist_ok=True)
     return str(tmp_path / "log.jsonl")
 
 
@@ -246,8 +246,8 @@ def policy(log_of_evaluate: str) -> str:
 
 def report(ran: Any) -> dict[str, Any]:
     assert ran.code == 0, ran.err
-    (found,) = json.loads(ran.out)["reports"]
-    return dict(found)
+    (document,) = json.loads(ran.out)["reports"]
+    return dict(document)
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,9 @@ def report(ran: Any) -> dict[str, Any]:
     ],
 )
 def test_the_figures_are_those_of_the_log(cli, log_of_evaluate, given, cost, lost, calls):
-    found = report(cli("evaluate", log_of_evaluate, "--policy", given, "--json"))
-    assert (found["requests"], found["lacking"], found["seen"]) == (200, 0, 0)
-    figures, alone = found["figures"]["policy"], found["figures"]["reference alone"]
+    result = report(cli("evaluate", log_of_evaluate, "--policy", given, "--json"))
+    assert (result["requests"], result["lacking"], result["seen"]) == (200, 0, 0)
+    figures, alone = result["figures"]["policy"], result["figures"]["reference alone"]
     for name, wanted in (("cost_share", cost / 10), ("loss", lost), ("right", 1 - lost), ("length", calls)):
         mean, low, high = figures[name]
         assert mean == pytest.approx(wanted)
@@ -269,7 +269,7 @@ def test_the_figures_are_those_of_the_log(cli, log_of_evaluate, given, cost, los
             low is high is None if name == "loss" and not lost else low is None or low - 1e-9 <= wanted <= high + 1e-9
         )
     assert (alone["loss"][0], alone["cost_usd"][0]) == (0.0, pytest.approx(1e-5))
-    assert found["figures"]["small alone"]["length"][0] == 1.0
+    assert result["figures"]["small alone"]["length"][0] == 1.0
 
 
 @pytest.mark.parametrize(("label", "row"), [({}, "right"), ({"correct": None}, "same")])
@@ -282,16 +282,16 @@ def test_equal_to_the_reference_is_not_called_right(cli, tmp_path, label, row):
 def test_what_the_log_does_not_say_is_left_out_and_never_zero(cli, tmp_path):
     rows = [row | {"cost_nano_usd": None} for row in rows_of(40)]
     write_rows(tmp_path / "log.jsonl", [row for row in rows if row["step"] == 1 or int(row["episode_id"]) > 9])
-    found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed, depth: 2}", "--json"))
-    assert found["figures"]["policy"]["cost_usd"] == found["figures"]["policy"]["cost_share"] == [None, None, None]
-    assert found["requests"] + found["lacking"] in {30, 40}
-    assert found["figures"]["policy"]["length"][0] == 2.0
+    result = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed, depth: 2}", "--json"))
+    assert result["figures"]["policy"]["cost_usd"] == result["figures"]["policy"]["cost_share"] == [None, None, None]
+    assert result["requests"] + result["lacking"] in {30, 40}
+    assert result["figures"]["policy"]["length"][0] == 2.0
 
 
 def test_few_groups_have_no_interval(cli, tmp_path):
     write_rows(tmp_path / "log.jsonl", rows_of(5))
-    found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed}", "--json"))
-    assert found["figures"]["policy"]["loss"] == [pytest.approx(0.4), None, None]
+    result = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed}", "--json"))
+    assert result["figures"]["policy"]["loss"] == [pytest.approx(0.4), None, None]
 
 
 def test_a_directory_is_played_as_it_serves_and_flattered_by_its_own_requests(cli, log_of_evaluate, policy, tmp_path):
@@ -308,8 +308,8 @@ def test_a_directory_is_played_as_it_serves_and_flattered_by_its_own_requests(cl
 def test_levels_are_played_one_by_one(cli, log_of_evaluate, tmp_path):
     levels = FitSettings(levels={"low": 0.5, "high": 0.1})
     fit(log_of_evaluate, Promise("regret", 0.1, 0.9), levels, output=tmp_path / "levels", tell=lambda _: None)
-    found = report(cli("evaluate", log_of_evaluate, "--policy", "levels", "--json"))
-    assert {"level low", "level high"} <= set(found["figures"])
+    result = report(cli("evaluate", log_of_evaluate, "--policy", "levels", "--json"))
+    assert {"level low", "level high"} <= set(result["figures"])
     audits = report(cli("evaluate", log_of_evaluate, "--policy", "levels", "--audits", "--json"))
     assert {(each["certificate"], each["alarm_at"]) for each in audits["certificates"]} == {("low", 40), ("high", 40)}
 
@@ -321,9 +321,9 @@ def test_a_segment_without_a_certificate_and_a_level_at_which_nothing_is_proven_
     promise = Promise("regret", 0.1, 0.9)
     done = fit(log, promise, FitSettings(by_segment=True), output=tmp_path / "parts", tell=lambda _: None)
     (certificate,) = PolicyDirectory.read(tmp_path / "parts").certificates.values()
-    found = report(cli("evaluate", log, "--policy", "parts", "--json"))
-    assert found["figures"]["policy"]["cost_share"][0] == done.to_dict()["cost_share"] == pytest.approx(2.2 / 3)
-    assert found["seen"] == certificate.n == 200
+    result = report(cli("evaluate", log, "--policy", "parts", "--json"))
+    assert result["figures"]["policy"]["cost_share"][0] == done.to_dict()["cost_share"] == pytest.approx(2.2 / 3)
+    assert result["seen"] == certificate.n == 200
     levels = FitSettings(levels={"low": 0.1, "high": 0.0001})
     fit(log, promise, levels, output=tmp_path / "levels", tell=lambda _: None)
     figures = report(cli("evaluate", log, "--policy", "levels", "--json"))["figures"]
@@ -365,11 +365,11 @@ def test_audits_alarm_where_more_is_lost_than_promised(cli, policy, tmp_path, lo
     )
     ran = cli("evaluate", "traces.jsonl", "--policy", policy, "--audits", "--json")
     assert ran.code == (NotCertifiedError.exit_code if alarmed else 0)
-    (found,) = json.loads(ran.out)["reports"]
-    (one,) = found["certificates"]
-    assert (found["alarmed"], found["not_audited"], found["undated"], found["seen"]) == (alarmed, 50, 0, 0)
-    assert (one["audits"], one["lost"], one["unknown"], one["bound"]) == (200, lost, 0, 0.1)
-    assert (one["alarm_after"] or 0) < 60  # the early ones come first, in whatever order they stand
+    (result,) = json.loads(ran.out)["reports"]
+    (monitor,) = result["certificates"]
+    assert (result["alarmed"], result["not_audited"], result["undated"], result["seen"]) == (alarmed, 50, 0, 0)
+    assert (monitor["audits"], monitor["lost"], monitor["unknown"], monitor["bound"]) == (200, lost, 0, 0.1)
+    assert (monitor["alarm_after"] or 0) < 60  # the early ones come first, in whatever order they stand
 
 
 @pytest.mark.parametrize(("split", "later", "code"), [(None, 0, NotCertifiedError.exit_code), ("audit", 3, 0)])
@@ -384,10 +384,10 @@ def test_an_audit_counts_for_its_segment_and_once_a_group_of_marked_ones_the_fir
     audits[0]["answer"] = None
     write_rows(tmp_path / "audits.jsonl", audits)
     ran = cli("evaluate", "audits.jsonl", "--policy", "policy", "--audits", "--json")
-    each = {one["certificate"]: one for one in json.loads(ran.out)["reports"][0]["certificates"]}
+    each = {monitor["certificate"]: monitor for monitor in json.loads(ran.out)["reports"][0]["certificates"]}
     assert set(each) == {"a", "b"}
-    assert {one["audits"] + one["unknown"] for one in each.values()} == {20}
-    assert {one["alarm_at"] for one in each.values()} == {40}
+    assert {monitor["audits"] + monitor["unknown"] for monitor in each.values()} == {20}
+    assert {monitor["alarm_at"] for monitor in each.values()} == {40}
     assert ran.code == code
 
 
@@ -396,8 +396,8 @@ def test_audits_stand_in_the_order_of_asking_whatever_their_data_set():
         return {"dataset": dataset, "episode_id": name, "created_at": created_at, "split": split}
 
     late, early = row("late", "2026-11-21T10:00:00Z"), row("early", "2026-11-21T10:00:00+02:00", None)
-    found = audits_of([late, row("odd", "yesterday"), early, row("late", None)])
-    assert [each["episode_id"].split()[-1] for each in found.rows] == ["odd", "early", "late", "late"]
-    assert (found.undated, found.others, {each["dataset"] for each in found.rows}) == (1, None, {"audits"})
+    audits = audits_of([late, row("odd", "yesterday"), early, row("late", None)])
+    assert [each["episode_id"].split()[-1] for each in audits.rows] == ["odd", "early", "late", "late"]
+    assert (audits.undated, audits.others, {each["dataset"] for each in audits.rows}) == (1, None, {"audits"})
     marked = audits_of([late, early | {"split": "audit"}])
     assert (len(marked.rows), marked.others) == (1, 1)

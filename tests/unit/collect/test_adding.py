@@ -23,12 +23,12 @@ from cascade.logs.schema import FAILED, request_digest
 from cascade.policies.policy import Depth, Prompted
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import GUIDE_ONLY, Question, Request
-from unit.collect.test_collect import PRICED, SHARED, Models, asked, config, said
-from unit.made import TWO_MODELS
+from unit.builders import TWO_MODELS
+from unit.collect.test_collect import PRICED, SHARED, Models, config, pair_reply, rivers
 
 _PRICE = {"price": {"input": 0.5, "output": 2}, "max_tokens": 64}
 THIRD = {**PRICED, "third": {"model": "middle", **_PRICE}, "other": {"model": "unlogged", **_PRICE}}
-QUESTIONS = asked(*range(12))
+QUESTIONS = rivers(*range(12))
 
 
 def ladder(*models: str) -> CascadeConfig:
@@ -38,7 +38,7 @@ def ladder(*models: str) -> CascadeConfig:
 PAIR, WIDER = ladder("base", "guide"), ladder("base", "third", "guide")
 
 
-def made(
+def collected(
     settings: CascadeConfig,
     log: Path,
     models: Models,
@@ -53,7 +53,7 @@ def made(
 def added(log: Path, new: Path, models: Models, settings: CascadeConfig = WIDER, **options: Any) -> Collected:
     plan = build_strategy(settings)
     recorded = LoggedCalls(rows_of(str(log)), plan, added_nodes(settings, plan, ["third"]))
-    return made(settings, new, models, recorded.questions(), recorded=recorded, **options)
+    return collected(settings, new, models, recorded.questions(), recorded=recorded, **options)
 
 
 def rows_in(log: Path) -> list[dict[str, Any]]:
@@ -67,14 +67,14 @@ def refusing(model: str) -> Models:
         refused = request.model == model and int(request.question.text.rstrip("?").split()[-1]) % 3 == 0
         return RefusedError("no", model=model) if refused else None
 
-    return Models(said, fails)
+    return Models(pair_reply, fails)
 
 
 @pytest.mark.parametrize("refused", ["", "small", "middle", "large"])
 def test_the_new_log_is_that_of_all_nodes_and_only_the_new_node_is_asked(tmp_path, refused):
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
-    made(WIDER, whole, refusing(refused))
-    made(PAIR, old, refusing(refused))
+    collected(WIDER, whole, refusing(refused))
+    collected(PAIR, old, refusing(refused))
     models = refusing(refused)
     done = added(old, new, models)
     assert {request.model for request in models.requests} == {"middle"}
@@ -92,11 +92,11 @@ def test_a_node_of_a_node_list_can_be_a_sample_or_a_judge(tmp_path):
     last = {"name": "last", "model": "guide", "purpose": "outright"}
     both = [config(strategy={"kind": "nodes", "nodes": [*some, last]}) for some in (nodes[:1], nodes)]
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
-    made(both[1], whole, Models())
-    made(both[0], old, Models())
+    collected(both[1], whole, Models())
+    collected(both[0], old, Models())
     plan, models = build_strategy(both[1]), Models()
     recorded = LoggedCalls(rows_of(str(old)), plan, added_nodes(both[1], plan, ["check"]))
-    made(both[1], new, models, recorded.questions(), recorded=recorded)
+    collected(both[1], new, models, recorded.questions(), recorded=recorded)
     assert {request.purpose for request in models.requests} == {"judge"}
     assert rows_in(new) == rows_in(whole)
     assert "p_yes" in open_log(str(new)).datasets[0].log.signals
@@ -115,8 +115,8 @@ def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(tmp_pat
     else:
         before = ladder(*models)
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
-    made(judged, whole, Models())
-    made(before, old, Models())
+    collected(judged, whole, Models())
+    collected(before, old, Models())
     asked_now = Models()
     if asks == "judge":
         settings = CollectSettings(judge="third", concurrency=1, matcher="exact")
@@ -128,7 +128,7 @@ def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(tmp_pat
     else:
         plan = build_strategy(judged)
         recorded = LoggedCalls(rows_of(str(old)), plan, added_nodes(judged, plan, ["other"]))
-        made(judged, new, asked_now, recorded.questions(), recorded=recorded)
+        collected(judged, new, asked_now, recorded.questions(), recorded=recorded)
         assert {request.model for request in asked_now.requests} == {"unlogged", "middle"}
         assert len(asked_now.requests) == 24
     assert rows_in(new) == rows_in(whole)
@@ -136,11 +136,11 @@ def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(tmp_pat
 
 def test_a_node_that_the_log_has_is_asked_again(tmp_path):
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
-    made(PAIR, whole, Models())
-    made(PAIR, old, Models(lambda _: "Inn"))
+    collected(PAIR, whole, Models())
+    collected(PAIR, old, Models(lambda _: "Inn"))
     plan, models = build_strategy(PAIR), Models()
     recorded = LoggedCalls(rows_of(str(old)), plan, added_nodes(PAIR, plan, ["base"]))
-    made(PAIR, new, models, recorded.questions(), recorded=recorded)
+    collected(PAIR, new, models, recorded.questions(), recorded=recorded)
     assert {request.model for request in models.requests} == {"small"}
     answers = {(row["episode_id"], row["source"]): row["answer"] for row in rows_in(new)}
     assert {answers[name, "large"] for name, _ in answers} == {"Inn"}
@@ -151,8 +151,8 @@ def test_a_node_that_the_log_has_is_asked_again(tmp_path):
 
 def test_a_cap_stops_it_and_resume_pays_for_the_rest_alone(tmp_path):
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
-    made(WIDER, whole, Models())
-    made(PAIR, old, Models())
+    collected(WIDER, whole, Models())
+    collected(PAIR, old, Models())
     first, second, third = Models(), Models(), Models()
     done = added(old, new, first, max_cost_usd=0.0005)
     assert isinstance(done.stopped, BudgetExceededError)
@@ -224,7 +224,7 @@ def test_what_cannot_be_added_is_refused_before_anything_is_asked(tmp_path, sett
 
 def test_a_question_without_a_node_for_an_unknown_reason_is_left_out(tmp_path):
     old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
-    made(PAIR, old, Models())
+    collected(PAIR, old, Models())
     rows = [row for row in read_rows(old) if (row["episode_id"], row["source"]) != ("q3", "small")]
     write_rows(old, rows)
     done = added(old, new, Models())
@@ -240,7 +240,7 @@ def test_a_chat_request_is_sent_as_it_was_and_a_message_with_a_fault_is_no_answe
     questions = [AskedQuestion("c1", Question.of_chat(chat), group="c1", matcher="tool_calls")]
     old, new, models = tmp_path / "old.jsonl", tmp_path / "new.jsonl", Models(lambda _: "Graz")
     before = Models(lambda _: "Graz")
-    made(PAIR, old, before, questions, matcher=None)
+    collected(PAIR, old, before, questions, matcher=None)
     added(old, new, models, matcher=None)
     (request,) = models.requests
     assert request.chat == before.requests[0].chat
@@ -248,7 +248,7 @@ def test_a_chat_request_is_sent_as_it_was_and_a_message_with_a_fault_is_no_answe
     assert [row["source"] for row in read_rows(new)] == ["small", "middle", "large"]
     call = {"small": '{"city": 3', "large": "{}"}
     faulty = FakeProvider(lambda request: reply("", tool_calls=[("find", call[request.model])]))
-    made(PAIR, tmp_path / "log.jsonl", faulty, questions, matcher=None)
+    collected(PAIR, tmp_path / "log.jsonl", faulty, questions, matcher=None)
     rows = {row["source"]: row for row in read_rows(tmp_path / "log.jsonl")}
     assert (rows["small"]["answer"], rows["small"]["signals"]["message_faults"]) == (None, 1.0)
     assert (rows["large"]["candidate"], rows["large"]["signals"]["message_faults"]) == (0, 0.0)

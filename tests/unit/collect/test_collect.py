@@ -55,7 +55,7 @@ def config(**settings: Any) -> CascadeConfig:
     return load({"models": PRICED, "provider": "fake", "strategy": {"rounds": ROUNDS}} | settings)
 
 
-def asked(*numbers: int) -> list[AskedQuestion]:
+def rivers(*numbers: int) -> list[AskedQuestion]:
     return [
         AskedQuestion(f"q{n}", Question(f"Which river is number {n}?"), ("the Danube", "Inn"), f"group {n // 2}", "log")
         for n in numbers
@@ -67,7 +67,7 @@ def chance(request: Request, *options: Any) -> Any:
     return options[int(request_digest(request), 16) % len(options)]
 
 
-def said(request: Request) -> Any:
+def pair_reply(request: Request) -> Any:
     """Answer as a pair of models would, by what was asked alone."""
     if request.purpose == "judge":
         if chance(request, True, False):
@@ -92,7 +92,7 @@ class Models(FakeProvider):
     """Two models that count what they are asked, by digest; `fails` says which calls fail, and how."""
 
     def __init__(
-        self, answer: Callable[[Request], Any] = said, fails: Callable[[Request], Any] = lambda _: None
+        self, answer: Callable[[Request], Any] = pair_reply, fails: Callable[[Request], Any] = lambda _: None
     ) -> None:
         super().__init__(lambda request: fails(request) or _metered(request, answer(request)), keep=100_000)
         self.fails = fails
@@ -100,7 +100,7 @@ class Models(FakeProvider):
     @property
     def paid(self) -> Counter[str]:
         """The calls that were answered, by digest, and how often."""
-        return Counter(request_digest(one) for one in self.requests if self.fails(one) is None)
+        return Counter(request_digest(request) for request in self.requests if self.fails(request) is None)
 
     @property
     def paid_twice(self) -> list[str]:
@@ -121,12 +121,12 @@ def collected(
     questions: Sequence[AskedQuestion],
     models: Models | None = None,
     *,
-    made: CascadeConfig | None = None,
+    cascade: CascadeConfig | None = None,
     tell: Callable[[Progress], None] = lambda _: None,
     **options: Any,
 ) -> Collected:
     settings = CollectSettings(**{**SHARED, **options})
-    return collect(made or config(), questions, log, settings, providers={"fake": models or Models()}, tell=tell)
+    return collect(cascade or config(), questions, log, settings, providers={"fake": models or Models()}, tell=tell)
 
 
 def rows_of(log: Path) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def test_all_steps_are_run_whatever_the_answers_are(log, p_yes):
             return reply("Yes" if p_yes > 0.5 else "No, Inn", p_yes=p_yes)
         return {"exit": "EXIT", "decide": "1"}.get(request.purpose, "Answer: Danube")
 
-    done = collected(log, asked(1, 2), Models(sure), baselines=BASELINES)
+    done = collected(log, rivers(1, 2), Models(sure), baselines=BASELINES)
     rows = full_walk(log)
     steps = [(row["episode_id"], row["step"], row["source"]) for row in rows]
     assert steps == [(q, step, source) for q in ("q1", "q2") for step in (1, 2, 3) for source in ("base", "guide")]
@@ -163,7 +163,7 @@ def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log):
             return reply("No, Inn", p_yes=0.1)
         return {"exit": "EXIT", "decide": "2"}.get(request.purpose, "Answer: Danube")
 
-    collected(log, asked(1), Models(sure), baselines=BASELINES)
+    collected(log, rivers(1), Models(sure), baselines=BASELINES)
     by_walk: dict[str, list[Any]] = {}
     for row in rows_of(log):
         if row["walk"] is not None:
@@ -179,7 +179,7 @@ def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log):
 
 
 def test_a_row_says_whose_it_is_and_what_is_right(log):
-    collected(log, asked(1, 2), baselines=BASELINES)
+    collected(log, rivers(1, 2), baselines=BASELINES)
     rows = rows_of(log)
     for row in rows:
         assert tuple(row) == COLUMNS
@@ -197,33 +197,33 @@ def test_without_an_accepted_answer_nothing_is_right_or_wrong_and_the_journal_go
     assert [path.name for path in log.parent.iterdir()] == ["log.jsonl"]
 
 
-class _Told(Matcher):
+class _Noting(Matcher):
     """A matcher that notes what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.notes: list[Any] = []
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         raise AssertionError("the question is known")
 
     def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> bool | None:
-        self.told.append((question, answer, tuple(gold)))
+        self.notes.append((question, answer, tuple(gold)))
         return None
 
 
 def test_a_matcher_that_wants_the_question_is_told_it(log):
-    told = _Told()
-    collected(log, asked(1), matcher=told)
-    assert {one[0] for one in told.told} == {"Which river is number 1?"}
-    assert {one[2] for one in told.told} == {("the Danube", "Inn")}
+    matcher = _Noting()
+    collected(log, rivers(1), matcher=matcher)
+    assert {note[0] for note in matcher.notes} == {"Which river is number 1?"}
+    assert {note[2] for note in matcher.notes} == {("the Danube", "Inn")}
 
 
 def test_the_questions_keep_their_order_and_the_steps_theirs(log):
     numbers = [7, 3, 9, 1, 4, 8, 2]
-    collected(log, asked(*numbers), baselines=BASELINES, concurrency=8)
+    collected(log, rivers(*numbers), baselines=BASELINES, concurrency=8)
     ids = [row["episode_id"] for row in rows_of(log)]
     assert list(dict.fromkeys(ids)) == [f"q{n}" for n in numbers]
-    assert [ids.index(one) for one in dict.fromkeys(ids)] == sorted(ids.index(one) for one in set(ids))
+    assert [ids.index(name) for name in dict.fromkeys(ids)] == sorted(ids.index(name) for name in set(ids))
     for question in set(ids):
         walks = [row["walk"] for row in rows_of(log) if row["episode_id"] == question]
         assert list(dict.fromkeys(walks)) == [None, *BASELINES]
@@ -244,7 +244,7 @@ class _EndsEarly:
 def test_the_horizon_of_a_walk_that_could_not_go_on_is_where_it_ended(log, monkeypatch):
     early = RunPlan(_EndsEarly(), FixedPolicy("both", 4), walk="early")
     monkeypatch.setattr("cascade.collection.recorded_baselines", lambda _config, _names: [early])
-    collected(log, asked(1))
+    collected(log, rivers(1))
     assert [(row["step"], row["horizon"]) for row in rows_of(log) if row["walk"] == "early"] == [(1, 2), (2, 2)]
     assert {row["horizon"] for row in full_walk(log)} == {3}
 
@@ -254,12 +254,12 @@ def test_a_row_was_made_when_its_call_was(log, monkeypatch):
     add = Journal.add
 
     def noting(self: Journal, rows: Any) -> None:
-        made = list(rows)
-        recorded.update({row["signals"]["replay"]["request"]: row["created_at"] for row in made})
-        add(self, made)
+        batch = list(rows)
+        recorded.update({row["signals"]["replay"]["request"]: row["created_at"] for row in batch})
+        add(self, batch)
 
     monkeypatch.setattr(Journal, "add", noting)
-    collected(log, asked(1, 2), baselines=BASELINES)
+    collected(log, rivers(1, 2), baselines=BASELINES)
     rows = rows_of(log)
     assert {row["signals"]["replay"]["request"]: row["created_at"] for row in rows} == recorded
 
@@ -277,10 +277,10 @@ def test_what_is_drawn_is_drawn_anew_at_every_step(log):
     for seed, judged in ((None, 1 + ROUNDS), (7, 2)):
         models = Models(repeats)
         guide = {**PRICED["guide"], "seed": seed}
-        made = config(models={**PRICED, "guide": guide}, strategy=drawn)
-        collected(log, asked(1), models, made=made)
-        judges = [one for one in models.requests if one.purpose == "judge"]
-        assert (len({one.messages for one in judges}), len(judges)) == (1, judged)
+        cascade = config(models={**PRICED, "guide": guide}, strategy=drawn)
+        collected(log, rivers(1), models, cascade=cascade)
+        judges = [call for call in models.requests if call.purpose == "judge"]
+        assert (len({call.messages for call in judges}), len(judges)) == (1, judged)
         log.unlink()
 
 
@@ -306,8 +306,8 @@ def test_two_equal_questions_at_the_same_time_are_asked_once(log):
     question = Question("Which river?")
     twins = [AskedQuestion(name, question, ("Inn",)) for name in ("one", "other")]
     models = _Slow(2)
-    made = config(strategy={"rounds": 2, "samples": 1})
-    collected(log, twins, models, made=made, concurrency=2)
+    cascade = config(strategy={"rounds": 2, "samples": 1})
+    collected(log, twins, models, cascade=cascade, concurrency=2)
     assert models.paid_twice == []
     assert len(models.requests) == 4
     rows = rows_of(log)
@@ -315,17 +315,17 @@ def test_two_equal_questions_at_the_same_time_are_asked_once(log):
 
 
 def test_an_unknown_cost_is_said_to_be_unknown_on_every_run(log):
-    made = load({"models": {"base": "small", "guide": "large"}, "provider": "fake", "strategy": {"rounds": 1}})
+    cascade = load({"models": {"base": "small", "guide": "large"}, "provider": "fake", "strategy": {"rounds": 1}})
     for resume in (False, True):
-        done = collected(log, asked(1), made=made, resume=resume)
+        done = collected(log, rivers(1), cascade=cascade, resume=resume)
         assert (done.progress.spent_nano_usd, done.progress.cost_known) == (0, False)
     assert {row["cost_nano_usd"] for row in rows_of(log)} == {None}
 
 
 @pytest.mark.parametrize("error", [ProviderTimeoutError("slow"), EmptyCompletionError("nothing")])
 def test_a_failed_call_that_may_be_billed_makes_the_cost_unknown(log, error):
-    models = Models(fails=lambda one: error if "number 2" in one.question.text else None)
-    done = collected(log, asked(1, 2), models)
+    models = Models(fails=lambda request: error if "number 2" in request.question.text else None)
+    done = collected(log, rivers(1, 2), models)
     bound = most_nano_usd(models.requests[-1], config().prices()["small"]).nano_usd  # type: ignore[arg-type]
     by_digest = {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in rows_of(log)}
     assert done.progress.spent_nano_usd == sum(by_digest.values()) + bound
@@ -334,9 +334,9 @@ def test_a_failed_call_that_may_be_billed_makes_the_cost_unknown(log, error):
 
 def test_progress_is_told_after_every_question_and_grows(log):
     seen: list[Progress] = []
-    collected(log, asked(1, 2, 3), tell=seen.append)
-    assert [(one.done, one.total, one.failed) for one in seen] == [(1, 3, 0), (2, 3, 0), (3, 3, 0)]
-    assert [one.made_calls + one.reused_calls for one in seen] == [6, 12, 18]
+    collected(log, rivers(1, 2, 3), tell=seen.append)
+    assert [(state.done, state.total, state.failed) for state in seen] == [(1, 3, 0), (2, 3, 0), (3, 3, 0)]
+    assert [state.made_calls + state.reused_calls for state in seen] == [6, 12, 18]
     assert seen[0].spent_nano_usd < seen[1].spent_nano_usd < seen[2].spent_nano_usd
     assert seen[2].eta_s == 0.0
     assert Progress(2, 10, 0, 4, 0, 0, cost_known=True, elapsed_s=5.0).eta_s == pytest.approx(20.0)
@@ -350,9 +350,9 @@ def test_progress_is_told_after_every_question_and_grows(log):
 def test_what_stands_in_the_log_is_counted_not_what_was_asked_this_time(log, usage):
     """A cost without a usage counts at its bound, also after a stop."""
     models = Models(lambda request: {**reply("Inn" if request.role == "base" else "Yes"), **usage})
-    progress = collected(log, asked(1, 3), models).progress
+    progress = collected(log, rivers(1, 3), models).progress
     calls, spent = len(models.requests), progress.spent_nano_usd
-    done = collected(log, asked(2, 1, 3), models, resume=True, max_cost_usd=(spent + 1) / 1e9)
+    done = collected(log, rivers(2, 1, 3), models, resume=True, max_cost_usd=(spent + 1) / 1e9)
     assert (spent > 0, progress.cost_known, type(done.stopped)) == (True, not usage, BudgetExceededError)
     assert (done.progress.done, done.questions, done.rows, len(models.requests)) == (0, 2, 2 * 2 * ROUNDS, calls)
     assert {row["episode_id"] for row in rows_of(log)} == {"q1", "q3"}
@@ -366,13 +366,13 @@ def test_under_a_cap_a_call_that_may_be_billed_is_not_tried_again(log, monkeypat
 
     def first_is_odd(request: Request) -> Any:
         tries.append(request.at_most_once)
-        return odd if len(tries) == 1 else said(request)
+        return odd if len(tries) == 1 else pair_reply(request)
 
-    done = collected(log, asked(1), Models(first_is_odd), max_cost_usd=1)
+    done = collected(log, rivers(1), Models(first_is_odd), max_cost_usd=1)
     assert [name for name, _ in done.failures] == ["q1"]
     assert tries == [True]
     tries.clear()
-    done = collected(log, asked(1), Models(first_is_odd), resume=True)
+    done = collected(log, rivers(1), Models(first_is_odd), resume=True)
     assert (done.failures, tries[:2]) == ((), [False, False])
 
 
@@ -383,38 +383,38 @@ def broken(*numbers: int, when: Callable[[Request], bool] = lambda _: True) -> M
     """Return models that refuse the key for some questions."""
     names = {f"Which river is number {n}?" for n in numbers}
     error = AuthenticationError("no key")
-    return Models(fails=lambda one: error if one.question.text in names and when(one) else None)
+    return Models(fails=lambda request: error if request.question.text in names and when(request) else None)
 
 
 @pytest.mark.parametrize(
-    "when", [lambda one: one.role == "base", lambda one: one.role == "guide", lambda one: one.step == 2]
+    "when", [lambda call: call.role == "base", lambda call: call.role == "guide", lambda call: call.step == 2]
 )
 def test_a_question_with_a_failed_call_is_left_out_and_named_and_asked_again(log, when):
     models = broken(2, when=when)
-    done = collected(log, asked(1, 2, 3), models)
+    done = collected(log, rivers(1, 2, 3), models)
     assert {row["episode_id"] for row in rows_of(log)} == {"q1", "q3"}
     assert [name for name, _ in done.failures] == ["q2"]
     assert "AuthenticationError: no key" in done.failures[0][1]
     assert (done.progress.done, done.progress.failed, done.stopped) == (3, 1, None)
     assert journal_of(log).exists()
-    (*_, last) = [one for one in models.requests if "number 2" in one.question.text]
+    (*_, last) = [request for request in models.requests if "number 2" in request.question.text]
     assert when(last)  # what would come after a hole is of no use, and is not paid for
     before = models.paid
     well = Models()
-    done = collected(log, asked(1, 2, 3), well, resume=True)
+    done = collected(log, rivers(1, 2, 3), well, resume=True)
     assert (done.failures, [row["episode_id"] for row in rows_of(log)][:: 2 * ROUNDS]) == ((), ["q1", "q2", "q3"])
     assert not before.keys() & well.paid.keys()
     assert not journal_of(log).exists()
 
 
 def test_a_named_walk_that_fails_leaves_the_steps_in_the_log(log):
-    models = Models(fails=lambda one: AuthenticationError("no key") if one.purpose == "exit" else None)
-    done = collected(log, asked(1), models, baselines=[GUIDE_ONLY, "LLM-exit, base"])
+    models = Models(fails=lambda request: AuthenticationError("no key") if request.purpose == "exit" else None)
+    done = collected(log, rivers(1), models, baselines=[GUIDE_ONLY, "LLM-exit, base"])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
     assert [name for name, _ in done.failures] == ["q1"]
-    collected(log, asked(1), models, resume=True, baselines=["LLM-exit, base", GUIDE_ONLY])
+    collected(log, rivers(1), models, resume=True, baselines=["LLM-exit, base", GUIDE_ONLY])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
-    collected(log, asked(1), resume=True, baselines=[GUIDE_ONLY, "LLM-exit, base"])
+    collected(log, rivers(1), resume=True, baselines=[GUIDE_ONLY, "LLM-exit, base"])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY, "LLM-exit, base"}
 
 
@@ -456,27 +456,27 @@ def refusing(*numbers: int, role: str, error: ProviderError | None = None) -> Mo
 )
 def test_a_question_that_a_model_refuses_for_good_stays_with_that_step_unknown(log, strategy, role, unknown, read):
     """0.6: the whole question was left out, so that the sample was of the questions that nobody refuses."""
-    made = config(strategy=strategy, policy=OFFERED_RULE)
-    done = collected(log, asked(1, 2, 3), refusing(2, role=role), made=made)
+    cascade = config(strategy=strategy, policy=OFFERED_RULE)
+    done = collected(log, rivers(1, 2, 3), refusing(2, role=role), cascade=cascade)
     assert (done.questions, done.failures, done.stopped) == (3, (), None)
     assert done.refused == (RefusedRole(role, 1, "q2", "RefusedError: the filter declined"),)
     assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == read
     (each,) = datasets_of(rows_of(log))
-    at, found = 1, each.log
-    for step in range(1, found.width + 1):
-        assert found.bought[at, step - 1] == (step not in unknown)
+    at, table = 1, each.log
+    for step in range(1, table.width + 1):
+        assert table.bought[at, step - 1] == (step not in unknown)
     beyond = [step - 1 for step in unknown]
-    assert np.isnan(found.signals["reply_mean_logprob"][at, beyond]).all()
-    assert (found.answer[at, beyond] == -1).all()
-    assert found.bought[:, beyond[0]].sum() == 2  # of the others it is known
-    if found.width in unknown:
-        assert not found.complete[at]
+    assert np.isnan(table.signals["reply_mean_logprob"][at, beyond]).all()
+    assert (table.answer[at, beyond] == -1).all()
+    assert table.bought[:, beyond[0]].sum() == 2  # of the others it is known
+    if table.width in unknown:
+        assert not table.complete[at]
     assert not journal_of(log).exists()
     well = Models()
-    done = collected(log, asked(1, 2, 3), well, made=made, resume=True)
-    assert (done.refused, done.questions, len(full_walk(log))) == ((), 3, 3 * found.width)
-    assert {one.question.text for one in well.requests} == {"Which river is number 2?"}
-    assert {one.role for one in well.requests} >= {role}
+    done = collected(log, rivers(1, 2, 3), well, cascade=cascade, resume=True)
+    assert (done.refused, done.questions, len(full_walk(log))) == ((), 3, 3 * table.width)
+    assert {request.question.text for request in well.requests} == {"Which river is number 2?"}
+    assert {request.role for request in well.requests} >= {role}
 
 
 DOWN, NO_MODEL = AuthenticationError("no key"), BadRequestError("no such model")
@@ -503,7 +503,7 @@ def all_refuse(request: Request) -> Any:
     ],
 )
 def test_a_question_that_is_refused_by_nobody_or_by_everybody_failed(log, count, models, failed, why, logged):
-    done = collected(log, asked(*range(1, count + 1)), models, made=config(strategy=OFFERED, policy=OFFERED_RULE))
+    done = collected(log, rivers(*range(1, count + 1)), models, cascade=config(strategy=OFFERED, policy=OFFERED_RULE))
     assert ([name for name, _ in done.failures], done.refused, done.questions) == (failed, (), logged)
     assert why in done.failures[0][1]
     assert journal_of(log).exists()
@@ -518,7 +518,7 @@ def test_a_question_that_is_refused_by_nobody_or_by_everybody_failed(log, count,
     ],
 )
 def test_an_outage_stops_it(log, models, settings, concurrency, failed):
-    done = collected(log, asked(*range(60)), models, made=config(**settings), concurrency=concurrency)
+    done = collected(log, rivers(*range(60)), models, cascade=config(**settings), concurrency=concurrency)
     if failed is None:
         assert (done.stopped, len(done.failures), len(full_walk(log))) == (None, 57, 6)
         return
@@ -537,13 +537,13 @@ def test_questions_that_were_not_asked_because_it_stopped_did_not_fail(log):
 
     def answer(request: Request) -> Any:
         gate.wait(PATIENCE_S)
-        return said(request)
+        return pair_reply(request)
 
     def tell(progress: Progress) -> None:
         if progress.failed >= 20:
             gate.set()
 
-    done = collected(log, asked(*range(60)), Models(answer, fails), concurrency=2, tell=tell)
+    done = collected(log, rivers(*range(60)), Models(answer, fails), concurrency=2, tell=tell)
     assert "q0" not in {name for name, _ in done.failures}
     assert done.progress.done == len(done.failures)
 
@@ -555,9 +555,9 @@ def test_a_matcher_that_breaks_leaves_what_was_paid_on_record(log):
 
     models = Models()
     with pytest.raises(UsageError, match="this matcher is broken"):
-        collected(log, asked(1), models, matcher=Broken())
+        collected(log, rivers(1), models, matcher=Broken())
     assert (log.exists(), journal_of(log).exists(), len(models.requests)) == (False, True, 2 * ROUNDS)
-    collected(log, asked(1), models, resume=True)
+    collected(log, rivers(1), models, resume=True)
     assert (log.exists(), journal_of(log).exists(), len(models.requests)) == (True, False, 2 * ROUNDS)
 
 
@@ -571,53 +571,53 @@ def test_an_interrupt_lets_the_calls_in_flight_be_written_down(log):
 
     models = Models()
     with pytest.raises(KeyboardInterrupt):
-        collected(log, asked(*range(20)), models, concurrency=4, tell=tell)
+        collected(log, rivers(*range(20)), models, concurrency=4, tell=tell)
     with Journal(journal_of(log)) as journal:
         assert all(digest in journal for digest in models.paid)
     assert len(models.requests) < 20 * 2 * ROUNDS
-    collected(log, asked(*range(20)), models, resume=True)
+    collected(log, rivers(*range(20)), models, resume=True)
     assert models.paid_twice == []
 
 
 def test_another_walk_pays_for_what_is_new_and_what_was_paid_for_other_questions_stays_on_record(log):
     models = Models()
-    collected(log, asked(1, 2, 3), models)
+    collected(log, rivers(1, 2, 3), models)
     before = len(models.requests)
-    done = collected(log, asked(1, 2, 3), models, baselines=BASELINES[:1], resume=True)
+    done = collected(log, rivers(1, 2, 3), models, baselines=BASELINES[:1], resume=True)
     assert len(models.requests) - before == done.progress.made_calls == 3
-    collected(log, asked(1, 2, 3), models, baselines=BASELINES, resume=True)
+    collected(log, rivers(1, 2, 3), models, baselines=BASELINES, resume=True)
     assert models.paid_twice == []
     whole, paid = log.read_bytes(), len(models.requests)
-    done = collected(log, asked(2), models, baselines=BASELINES, resume=True)
+    done = collected(log, rivers(2), models, baselines=BASELINES, resume=True)
     assert {row["episode_id"] for row in rows_of(log)} == {"q2"}
     assert done.unused_calls > 0
     assert journal_of(log).exists()
-    done = collected(log, asked(1, 2, 3), models, baselines=BASELINES, resume=True)
+    done = collected(log, rivers(1, 2, 3), models, baselines=BASELINES, resume=True)
     assert (log.read_bytes(), len(models.requests), done.unused_calls) == (whole, paid, 0)
     assert not journal_of(log).exists()
 
 
 def test_with_other_settings_everything_is_asked_anew_and_the_old_calls_stay(log):
     models = Models()
-    collected(log, asked(1), models)
+    collected(log, rivers(1), models)
     other = config(models={**PRICED, "base": {**PRICED["base"], "temperature": 0.5}})
-    done = collected(log, asked(1), models, made=other, resume=True)
+    done = collected(log, rivers(1), models, cascade=other, resume=True)
     assert done.progress.made_calls > 0
     assert (done.unused_calls > 0) is journal_of(log).exists() is True
     before = len(models.requests)
-    collected(log, asked(1), models, resume=True)
+    collected(log, rivers(1), models, resume=True)
     assert len(models.requests) == before
 
 
 def test_old_rows_without_a_digest_or_a_text_are_no_record(log):
-    collected(log, asked(1))
+    collected(log, rivers(1))
     rows = rows_of(log)
     del rows[0]["signals"]["replay"]["request"]
     rows[1]["text"] = None
     rows[2]["signals"] = None
     write_rows(log, rows)
     models = Models()
-    collected(log, asked(1), models, resume=True)
+    collected(log, rivers(1), models, resume=True)
     assert len(models.requests) == 3
     assert len(rows_of(log)) == 2 * ROUNDS
 
@@ -626,13 +626,13 @@ def test_old_rows_without_a_digest_or_a_text_are_no_record(log):
 def test_without_resume_what_is_there_is_left_alone(log, there):
     models = Models()
     if there == "log":
-        collected(log, asked(1), models)
+        collected(log, rivers(1), models)
     else:
-        collected(log, asked(1, 2), broken(2) if there == "both" else broken(1, 2))
+        collected(log, rivers(1, 2), broken(2) if there == "both" else broken(1, 2))
     before = {path.name: path.read_bytes() for path in log.parent.iterdir()}
     calls = len(models.requests)
     with pytest.raises(UsageError) as caught:
-        collected(log, asked(1, 2), models)
+        collected(log, rivers(1, 2), models)
     assert caught.value.exit_code == 2
     for path in (log, journal_of(log)):
         assert (f"{path} exists. Add --resume to continue it" in str(caught.value)) is path.exists()
@@ -670,7 +670,7 @@ def test_everything_that_would_fail_later_is_said_at_once(tmp_path, monkeypatch,
         there(log)
     before = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises((UsageError, MissingExtraError)) as caught:
-        collected(log, asked(1), models, made=load(settings) if settings else None, **options)
+        collected(log, rivers(1), models, cascade=load(settings) if settings else None, **options)
     assert [part for part in parts if part not in str(caught.value)] == []
     assert models.requests == []
     after = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
@@ -680,13 +680,13 @@ def test_everything_that_would_fail_later_is_said_at_once(tmp_path, monkeypatch,
 def test_without_a_provider_a_question_or_the_lock_nothing_is_written(log):
     models = Models()
     with pytest.raises(UsageError):
-        collected(log, asked(1), made=config(provider="replay:nowhere.jsonl"))
+        collected(log, rivers(1), cascade=config(provider="replay:nowhere.jsonl"))
     with pytest.raises(UsageError):
-        collected(log, [*asked(1), *asked(1)], models)
+        collected(log, [*rivers(1), *rivers(1)], models)
     done = collected(log, [], models)
     assert (done.rows, done.progress.total, list(log.parent.iterdir())) == (0, 0, [])
     with Journal(journal_of(log)), pytest.raises(UsageError, match="Another process is writing"):
-        collected(log, asked(1), models, resume=True)
+        collected(log, rivers(1), models, resume=True)
     assert models.requests == []
 
 
@@ -700,36 +700,36 @@ def test_a_full_disk_stops_it_with_a_message_and_it_goes_on_later(log, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "add", full)
         with pytest.raises(UsageError, match=r"journal cannot be written: database or disk is full"):
-            collected(log, asked(1, 2), models, concurrency=2)
+            collected(log, rivers(1, 2), models, concurrency=2)
     assert not log.exists()
-    collected(log, asked(1, 2), models, resume=True)
+    collected(log, rivers(1, 2), models, resume=True)
     assert len(rows_of(log)) == 4 * ROUNDS
 
 
 # --- the log plays again ---
 
 
-def same(one: Any, other: Any) -> bool:
-    def kept(answer: Any) -> Any:
+def same(first: Any, other: Any) -> bool:
+    def contents(answer: Any) -> Any:
         calls = [(c.request, c.completion.text, c.completion.tokens, c.cost_nano_usd) for c in answer.calls]
         return [(s.number, s.candidates, s.signals) for s in answer.steps], calls, answer.answers
 
-    return bool(kept(one) == kept(other))
+    return bool(contents(first) == contents(other))
 
 
-def assert_replays(log: Path, *numbers: int, answer: Callable[[Request], Any] = said, **settings: Any) -> None:
+def assert_replays(log: Path, *numbers: int, answer: Callable[[Request], Any] = pair_reply, **settings: Any) -> None:
     """Assert that questions are answered from the log as they are answered live."""
     with (
         Orchestrator.from_config(config(**settings, provider=f"replay:{log}")) as again,
         Orchestrator.from_config(config(**settings), providers={"fake": Models(answer)}) as live,
     ):
-        for one in asked(*numbers):
-            assert same(again.ask(one.question), live.ask(one.question))
+        for entry in rivers(*numbers):
+            assert same(again.ask(entry.question), live.ask(entry.question))
 
 
 @pytest.mark.parametrize("policy", [{"kind": "fixed", "depth": ROUNDS}, {"kind": "uala", "threshold": 0.2}])
 def test_a_collected_log_replays_to_the_same_steps(log, policy):
-    collected(log, asked(*range(5)), baselines=BASELINES, concurrency=4)
+    collected(log, rivers(*range(5)), baselines=BASELINES, concurrency=4)
     assert_replays(log, *range(5), policy=policy)
     with (
         Orchestrator.from_config(config(policy=policy, provider=f"replay:{log}")) as again,
@@ -741,14 +741,14 @@ def test_a_collected_log_replays_to_the_same_steps(log, policy):
 @pytest.mark.parametrize("place", ["base", "guide"])
 def test_a_named_walk_replays_as_itself(log, place):
     """The same model is asked twice at a step, with other words before it: each walk must get its own answer."""
-    collected(log, asked(*range(5)), baselines=BASELINES)
+    collected(log, rivers(*range(5)), baselines=BASELINES)
     assert_replays(log, *range(5), strategy={"kind": "exit", "model": place, "rounds": ROUNDS})
 
 
 def test_a_walk_that_was_not_logged_is_not_made_up_from_another(log):
-    collected(log, asked(1))
-    made = config(strategy={"kind": "exit", "model": "base"}, provider=f"replay:{log}")
-    with Orchestrator.from_config(made) as again:
-        answer = again.ask(asked(1)[0].question)
+    collected(log, rivers(1))
+    cascade = config(strategy={"kind": "exit", "model": "base"}, provider=f"replay:{log}")
+    with Orchestrator.from_config(cascade) as again:
+        answer = again.ask(rivers(1)[0].question)
     assert [step.signals["says_exit"] for step in answer.steps] == [None]
     assert answer.stopped == "provider error"

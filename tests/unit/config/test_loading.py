@@ -27,13 +27,13 @@ LADDER = {"kind": "ladder", "models": ["base", "guide"]}
 MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
 
 
-def made(**settings: Any) -> CascadeConfig:
+def loaded(**settings: Any) -> CascadeConfig:
     return load({"models": MODELS, "provider": "fake", **settings})
 
 
 def problems(**settings: Any) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        made(**settings)
+        loaded(**settings)
     assert caught.value.__cause__ is None
     return caught.value.problems
 
@@ -65,11 +65,11 @@ def test_two_model_names_are_enough():
     ],
 )
 def test_the_ends_of_a_range_belong_to_it_and_what_fits_together_is_taken(settings):
-    made(**settings)
+    loaded(**settings)
 
 
 def test_a_configuration_is_returned_as_it_is_and_cannot_be_changed():
-    config = made()
+    config = loaded()
     assert load(config) is config
     with pytest.raises(ValidationError):
         config.budget = None  # type: ignore[misc,assignment]
@@ -100,12 +100,12 @@ def test_the_shipped_examples_are_whole(name, as_text, tmp_path):
 )
 def test_a_section_is_told_by_its_kind(section, written, read):
     settings = {"strategy": {"rounds": 2}} if section == "policy" else {}
-    assert getattr(made(**{**settings, section: written}), section) == read
+    assert getattr(loaded(**{**settings, section: written}), section) == read
 
 
 def test_a_provider_is_named_by_a_word_or_with_its_file():
-    assert made(provider="local").provider.kind == "local"
-    replay = made(provider="replay:C:/log.jsonl").provider
+    assert loaded(provider="local").provider.kind == "local"
+    replay = loaded(provider="replay:C:/log.jsonl").provider
     assert (replay.kind, dict(replay.options)) == ("replay", {"path": "C:/log.jsonl"})
 
 
@@ -118,9 +118,9 @@ def test_a_provider_is_named_by_a_word_or_with_its_file():
     ],
 )
 def test_traces_are_on_and_may_have_a_store_or_be_off(written, store):
-    traces = made(traces=written).traces
+    traces = loaded(traces=written).traces
     assert (traces.store, traces.content, traces.strict) == (store, "full", False)
-    assert [made(traces=value).traces for value in (False, "off", None)] == [None] * 3
+    assert [loaded(traces=value).traces for value in (False, "off", None)] == [None] * 3
 
 
 # --- what is wrong: one problem each, with its path and, for a misspelt word, the one that was meant ---
@@ -250,8 +250,8 @@ def test_true_is_no_number(place, value):
     for name in place[:-1]:
         inner = inner.setdefault(name, {})
     inner[place[-1]] = value
-    found = problems(**config)
-    assert any(line.startswith(".".join(place)) and str(value).lower() in line for line in found)
+    lines = problems(**config)
+    assert any(line.startswith(".".join(place)) and str(value).lower() in line for line in lines)
 
 
 # --- prices ---
@@ -259,18 +259,18 @@ def test_true_is_no_number(place, value):
 
 def test_a_hard_cap_needs_every_price():
     unpriced = {"base": "openai/gpt-4o-mini", "guide": "mine"}
-    made(models=unpriced)
+    loaded(models=unpriced)
     (problem,) = problems(models=unpriced, budget={"per_question": 0.02})
     assert problem.startswith("models.guide.price: mine")
     priced = {**unpriced, "guide": {"model": "mine", "price": {"input": 1, "output": 4}}}
-    made(models=priced, budget={"per_question": 0.02})
+    loaded(models=priced, budget={"per_question": 0.02})
 
 
 def test_prices_are_the_configured_ones_then_the_tables_then_unknown():
     entry = {"model": "openai/gpt-4o", "price": {"input": 1, "output": 4, "note": "made up"}}
     table = PriceTable.bundled()
     models = {"base": "openai/gpt-4o-mini", "guide": entry, "other": "mine", "again": "openai/gpt-4o"}
-    assert made(models=models).prices() == {
+    assert loaded(models=models).prices() == {
         "openai/gpt-4o-mini": table.price("openai/gpt-4o-mini"),
         "openai/gpt-4o@guide": Price.per_million(input=1, output=4, note="made up"),
         "openai/gpt-4o@again": table.price("openai/gpt-4o"),
@@ -281,7 +281,7 @@ def test_prices_are_the_configured_ones_then_the_tables_then_unknown():
 def test_a_price_has_tiers_audio_searches_and_long_prompts_in_any_order():
     above = [{"tokens": tokens, "input": tokens / 1e5, "output": 8} for tokens in (300_000, 200_000)]
     own = {"input": 1, "output": 8, "audio_input": 10, "audio_output": 20, "search": {"low": 0.01, "medium": 0.02}}
-    price = made(**model(price={**own, "above": above, "tiers": {"flex": {"input": 1, "output": 4}}})).prices()["a"]
+    price = loaded(**model(price={**own, "above": above, "tiers": {"flex": {"input": 1, "output": 4}}})).prices()["a"]
     assert (price.audio_input, price.audio_output) == (10_000_000, 20_000_000)
     assert dict(price.tiers)["flex"].output == 4_000_000
     assert dict(price.search) == {"low": 10**10, "medium": 2 * 10**10}
@@ -321,8 +321,8 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path, monkeypatch):
         assert Path(config.server.review.log or "").resolve() == folder / "log.jsonl"
         assert config.traces_url == f"sqlite:///{folder}/traces.db"
         assert config.ledger_url == f"sqlite:///{folder}/spent.db"
-        with Orchestrator.from_config(config.model_copy(update={"policy": FixedConfig(kind="fixed")})) as made:
-            assert made.runtime.config.strategy.prompts == config.strategy.prompts
+        with Orchestrator.from_config(config.model_copy(update={"policy": FixedConfig(kind="fixed")})) as orchestrator:
+            assert orchestrator.runtime.config.strategy.prompts == config.strategy.prompts
     monkeypatch.chdir(folder)
     assert load("cascade.yaml").strategy.prompts == "my-prompts"
 
@@ -480,7 +480,7 @@ def test_a_mapping_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         *((text, "holds no settings") for text in ("", "# nothing", "- a\n- b", "just words", "42")),
         (b"#" * (MAX_FILE_BYTES + 1), "larger than"),
@@ -496,8 +496,8 @@ def test_a_mapping_is_read(tmp_path):
         ("".join(f"k{number}: {number}\n" for number in range(60_000)), "more than 10"),  # 0.5.0: 28 s
     ],
 )
-def test_what_is_no_plain_file_of_settings_is_one_problem(tmp_path, text, said):
-    assert said in refusal(tmp_path, text)
+def test_what_is_no_plain_file_of_settings_is_one_problem(tmp_path, text, problem):
+    assert problem in refusal(tmp_path, text)
 
 
 def test_a_folder_cannot_be_read_a_missing_file_says_what_writes_one_and_a_wrong_one_is_named(tmp_path):
@@ -512,9 +512,9 @@ def test_a_folder_cannot_be_read_a_missing_file_says_what_writes_one_and_a_wrong
 
 @pytest.mark.parametrize("text", ['api_key: "0123456789abcdef', "api_key: 0123456789abcdef: b"])
 def test_the_line_at_fault_is_named_and_not_quoted(tmp_path, text):
-    said = refusal(tmp_path, text)
-    assert "0123456789abcdef" not in said
-    assert "line" in said
+    message = refusal(tmp_path, text)
+    assert "0123456789abcdef" not in message
+    assert "line" in message
 
 
 def test_of_60_000_wrong_settings_the_first_are_said_and_the_others_counted(monkeypatch):

@@ -43,8 +43,8 @@ def tail(count: int, n: int, p: Fraction) -> Fraction:
 def test_the_tail_is_that_of_fractions_rounded_up(written):
     for n in (0, 1, 2, 5, 12, 40):
         for count in range(-1, n + 2):
-            exact, found = tail(count, n, Fraction(written)), lower_tail(count, n, float(written))
-            assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**9)) + Fraction(1, 10**290)
+            exact, rounded = tail(count, n, Fraction(written)), lower_tail(count, n, float(written))
+            assert exact <= Fraction(rounded) <= exact * (1 + Fraction(1, 10**9)) + Fraction(1, 10**290)
 
 
 @pytest.mark.parametrize("written", SHARES)
@@ -54,9 +54,9 @@ def test_the_bounds_in_floating_point_hold_the_truth(written):
         term, total = (1 - p) ** n, Fraction(0)
         for count in range(n):
             total += term
-            found = binomial._tail(count, n, p)
-            assert Fraction(found.lowest) <= total <= Fraction(found.highest)
-            assert found.highest - found.lowest <= 1e-11 * found.highest + 1e-290
+            bounds = binomial._tail(count, n, p)
+            assert Fraction(bounds.lowest) <= total <= Fraction(bounds.highest)
+            assert bounds.highest - bounds.lowest <= 1e-11 * bounds.highest + 1e-290
             term = term * (p * (n - count)) / ((1 - p) * (count + 1))
 
 
@@ -98,8 +98,8 @@ def test_scipy_agrees(n):
     for p in (1e-7, 0.001, 0.05, 0.3, 0.5, 0.95):
         sd = math.sqrt(n * p * (1 - p))
         counts = np.unique(np.clip((n * p + sd * rng.uniform(-6, 6, 12)).astype(int), 0, n))
-        found = [lower_tail(int(count), n, p) for count in counts]
-        np.testing.assert_allclose(found, scipy.stats.binom.cdf(counts, n, p), rtol=1e-7)
+        tails = [lower_tail(int(count), n, p) for count in counts]
+        np.testing.assert_allclose(tails, scipy.stats.binom.cdf(counts, n, p), rtol=1e-7)
     for alpha, delta in ((0.05, 0.1), (0.1, 0.01), (0.2, 0.05)):
         most = most_losses(n, alpha, delta)
         assert (-1 if most is None else most) == scipy.stats.binom.ppf(delta, n, alpha) - 1
@@ -259,7 +259,7 @@ def test_the_comparison_in_integers_is_that_of_fractions(written):
 def test_draws_have_their_rate_and_no_pattern(rate):
     draws = [is_drawn("key", rate, str(number)) for number in range(20_000)]
     assert abs(sum(draws) / 20_000 - rate) < 4 * math.sqrt(rate * (1 - rate) / 20_000)
-    both = sum(one and other for one, other in itertools.pairwise(draws)) / 19_999
+    both = sum(draw and other for draw, other in itertools.pairwise(draws)) / 19_999
     assert abs(both - rate**2) < 4 * math.sqrt(rate**2 / 20_000)
 
 

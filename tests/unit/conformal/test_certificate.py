@@ -125,14 +125,14 @@ def test_each_promise_is_two_sentences(kind, confidence):
         return
     level = None if confidence is None else 0.1
     certificate = replace(CERTIFICATE, promise=Promise(kind, 0.025, confidence), level=level)
-    said = certificate.statement()
-    kept, lost = (
+    statement = certificate.statement()
+    kept_when, lost = (
         words.replace("the reference", "large")
         for words in (certificate.promise.rules.kept_when, certificate.promise.rules.lost_when)
     )
-    assert said.count(". ") == 1
-    assert all(words in said for words in ("97.5 %", "2.5 %", kept, lost, "600"))
-    assert ("90 %" in said) == (confidence is not None)
+    assert statement.count(". ") == 1
+    assert all(words in statement for words in ("97.5 %", "2.5 %", kept_when, lost, "600"))
+    assert ("90 %" in statement) == (confidence is not None)
     assert "law" in replace(certificate, covers="segment", name="law").statement()
 
 

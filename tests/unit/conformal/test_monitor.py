@@ -31,9 +31,9 @@ def urn(n: int, k: int) -> Law:
     @cache
     def law(path: tuple[bool, ...]) -> float:
         missed, covered, total = k, n + 1 - k, Fraction(1)
-        for one in path:
-            total *= Fraction(missed if one else covered, missed + covered)
-            missed, covered = missed + one, covered + (not one)
+        for miss in path:
+            total *= Fraction(missed if miss else covered, missed + covered)
+            missed, covered = missed + miss, covered + (not miss)
         return float(total)
 
     return law
@@ -95,8 +95,8 @@ def test_false_alarms_have_at_most_the_level(level):
     assert 0 < alarm_probability(risk, steady(0.1), 10) <= level
     on_average = Monitor.start(risk=0.1, n=29, k=3, level=level)
     laws = [urn(29, 3), *(tied(29, 3, rate) for rate in (0.05, 0.1, 0.2, 0.4))]
-    found = [alarm_probability(on_average, law, 10) for law in laws]
-    assert max(found) <= level + UNLUCKY
+    chances = [alarm_probability(on_average, law, 10) for law in laws]
+    assert max(chances) <= level + UNLUCKY
 
 
 def test_the_weights_of_the_points_of_change_sum_to_one():
@@ -113,15 +113,15 @@ def mixture(path: list[bool], before: Callable[[list[bool]], float], alpha: floa
     for odds, tau in itertools.product((1.5, 2.0, 3.0, 6.0), range(len(path))):
         theta = odds * alpha / (1 + alpha * (odds - 1))
         weight = 1 / math.log2(tau + 2) - 1 / math.log2(tau + 3)
-        total += weight / 4 * before(path[:tau]) * math.prod(theta if one else 1 - theta for one in path[tau:])
+        total += weight / 4 * before(path[:tau]) * math.prod(theta if miss else 1 - theta for miss in path[tau:])
     return total
 
 
 @given(PATHS, st.sampled_from([0.05, 0.1, 0.4]))
 def test_the_running_sums_are_the_mixture(path, alpha):
     monitor = Monitor.start(risk=alpha)
-    for one in path:
-        monitor = monitor.update(one)
+    for miss in path:
+        monitor = monitor.update(miss)
     known = steady(alpha)
     expected = mixture(path, lambda part: known(tuple(part)), alpha) / known(tuple(path))
     assert monitor.e_value == pytest.approx(expected, rel=1e-9)
@@ -130,8 +130,8 @@ def test_the_running_sums_are_the_mixture(path, alpha):
 @given(st.lists(st.booleans(), max_size=25), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
 def test_it_alarms_at_the_first_audit_whose_evidence_reaches_one_over_the_level(path, level, confident):
     monitor, first = Monitor.start(risk=0.2, n=40, k=None if confident else 8, level=level), None
-    for count, one in enumerate(path, start=1):
-        monitor = monitor.update(one)
+    for count, miss in enumerate(path, start=1):
+        monitor = monitor.update(miss)
         if first is None and monitor.e_value >= (1 - 1e-12) / level:
             first = count
         assert monitor.alarmed_after == first
@@ -232,9 +232,9 @@ TRUTH = {"Danube": True, "Rhine": False, "Mur": False}
 """Any other text cannot be judged."""
 
 
-def audited(served: str, kept: str = "", answers: str = "") -> Answer:
+def audited(served: str, offered: str = "", answers: str = "") -> Answer:
     """Return an answer of a plan of three steps, of which some brought these answers."""
-    texts, keep = (answers or f"{served} Mur Rhine").split(), (kept or served).split()
+    texts, keep = (answers or f"{served} Mur Rhine").split(), (offered or served).split()
     decided = [Decision((0,) * (text in keep), False, (), 0, 0) for text in texts]
     steps = [Step(at + 1, (Candidate(text, "a", "a"),), {}, (), (), decided[at]) for at, text in enumerate(texts)]
     return Answer(Question("?"), served, tuple(keep), tuple(steps), "policy", 0.0)
@@ -260,5 +260,5 @@ def audited(served: str, kept: str = "", answers: str = "") -> Answer:
     ],
 )
 def test_the_loss_of_an_audited_answer(kind, answer, loss):
-    found = loss_of(answer, kind_of(kind), TRUTH.get, 3, by_itself=True)
-    assert (None if isinstance(found, str) else found) == loss
+    actual = loss_of(answer, kind_of(kind), TRUTH.get, 3, by_itself=True)
+    assert (None if isinstance(actual, str) else actual) == loss

@@ -26,7 +26,7 @@ def chat(*messages: Any, **options: Any) -> ChatRequest:
 
 
 @pytest.mark.parametrize(
-    ("held", "asked", "reasons"),
+    ("logged", "sent", "reasons"),
     [
         ([PLAIN, chat()], chat(tools=TOOLS), 1),
         ([PLAIN, chat()], chat(response_format=SCHEMA), 1),
@@ -62,9 +62,9 @@ def chat(*messages: Any, **options: Any) -> ChatRequest:
         ([PLAIN, None], chat(tools=TOOLS), 0),
     ],
 )
-def test_a_request_is_covered_if_the_log_had_its_kind(held, asked, reasons):
-    kinds = [kind_of(each) if isinstance(each, ChatRequest) else each for each in held]
-    kind = kind_of(asked) if isinstance(asked, ChatRequest) else asked
+def test_a_request_is_covered_if_the_log_had_its_kind(logged, sent, reasons):
+    kinds = [kind_of(each) if isinstance(each, ChatRequest) else each for each in logged]
+    kind = kind_of(sent) if isinstance(sent, ChatRequest) else sent
     assert len(unlike(kind, seen(kinds))) == reasons
     assert form_unsaid(seen(kinds)) is (UNSAID in kinds)
 
@@ -77,8 +77,8 @@ def test_a_table_does_not_say_which_settings_its_requests_had():
 
 
 def test_what_is_passed_on_and_what_is_the_default_are_no_kind_of_their_own():
-    asked = chat(user="ann", metadata={"id": "7"}, store=True, seed=3, tool_choice="auto", parallel_tool_calls=True)
-    assert kind_of(asked) == kind_of(chat()) != PLAIN
+    request = chat(user="ann", metadata={"id": "7"}, store=True, seed=3, tool_choice="auto", parallel_tool_calls=True)
+    assert kind_of(request) == kind_of(chat()) != PLAIN
 
 
 @pytest.mark.parametrize("content", ["full", "hash"])
@@ -87,7 +87,7 @@ def test_a_log_of_requests_says_of_what_kinds_they_are(content):
     with Orchestrator.from_config({**ladder, "provider": "fake", "traces": "off"}) as orchestrator:
         answers = [orchestrator.chat([SYSTEM, HI], temperature=0.5), orchestrator.ask("Hello?")]
     columns = [{"dataset": "d", "episode_id": str(number), "gold": ["x"]} for number in range(2)]
-    rows = [row for answer, held in zip(answers, columns, strict=True) for row in rows_of(answer, held, content)]
+    rows = [row for answer, extra in zip(answers, columns, strict=True) for row in rows_of(answer, extra, content)]
     (read,) = datasets_of([{**row, "correct": True} for row in rows])
     first = {"form": "chat", "a system message": "", "temperature": 0.5} if content == "full" else None
     assert read.log.kinds == (first, PLAIN)

@@ -26,14 +26,14 @@ from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of
 from cascade.plans.base import ModelUse
 from cascade.providers.fields import wire_body
 from cascade.types import Completion, Message, Request, Token, Usage
-from unit.made import CHEAP, PRICES, RIVER, base_guide, completion, drive, exits, request, yes_no
+from unit.builders import CHEAP, PRICES, RIVER, base_guide, completion, drive, exits, request, yes_no
 from unit.scripted import FixedPolicy
 
 
 def row(number: int = 0, text: str = "Answer: Danube", **fields: Any) -> dict[str, Any]:
     """Return the row of a call; each number is another call."""
-    asked = request(messages=(Message("user", f"question {number}"),))
-    return call_row(paid_call(asked, completion(text), CHEAP), completion(text)) | fields
+    call = request(messages=(Message("user", f"question {number}"),))
+    return call_row(paid_call(call, completion(text), CHEAP), completion(text)) | fields
 
 
 def digest(number: int = 0) -> str:
@@ -45,9 +45,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl.journal"
 
 
-def written(path: Path, *made: dict[str, Any]) -> None:
+def written(path: Path, *call_rows: dict[str, Any]) -> None:
     with Journal(path) as journal:
-        journal.add(made)
+        journal.add(call_rows)
 
 
 # --- one call as a row, and back ---
@@ -62,7 +62,7 @@ FULL = Completion(
 
 
 @pytest.mark.parametrize(
-    "made",
+    "reply",
     [
         FULL,
         FULL._replace(tokens=None),
@@ -74,31 +74,31 @@ FULL = Completion(
         yes_no(1.0),
     ],
 )
-def test_a_completion_comes_back_from_its_row_to_the_letter(made):
-    there = json.loads(json.dumps(call_row(paid_call(request(), made, CHEAP), made), allow_nan=False))
-    assert completion_of(there) == made
+def test_a_completion_comes_back_from_its_row_to_the_letter(reply):
+    there = json.loads(json.dumps(call_row(paid_call(request(), reply, CHEAP), reply), allow_nan=False))
+    assert completion_of(there) == reply
 
 
 def test_what_a_log_does_not_keep_is_not_made_up():
-    made = FULL._replace(model="small-2026", request_id="id", notes=("odd",))
-    assert completion_of(call_row(paid_call(request(), made, CHEAP), made)) == FULL._replace(model="small-2026")
+    reply = FULL._replace(model="small-2026", request_id="id", notes=("odd",))
+    assert completion_of(call_row(paid_call(request(), reply, CHEAP), reply)) == FULL._replace(model="small-2026")
 
 
 def test_a_call_by_itself_has_every_column_and_no_candidate_truth_or_signals():
-    made = call_row(paid_call(request(step=3, sample=1), FULL, CHEAP), FULL)
-    assert tuple(made) == COLUMNS
+    call = call_row(paid_call(request(step=3, sample=1), FULL, CHEAP), FULL)
+    assert tuple(call) == COLUMNS
     unknown = ("walk", "candidate", "answer", "correct", "confidence", "kept", "gold", "horizon", "dataset")
-    assert [made[name] for name in unknown] == [None] * len(unknown)
-    assert set(made["signals"]) == {"replay"}
-    assert (made["step"], made["source"], made["model"], made["schema_version"]) == (3, "base", "small", SCHEMA_VERSION)
-    assert (made["question"], made["context"]) == (RIVER.text, None)
-    assert made["cost_nano_usd"] == 100 * 100 + 10 * 400
+    assert [call[name] for name in unknown] == [None] * len(unknown)
+    assert set(call["signals"]) == {"replay"}
+    assert (call["step"], call["source"], call["model"], call["schema_version"]) == (3, "base", "small", SCHEMA_VERSION)
+    assert (call["question"], call["context"]) == (RIVER.text, None)
+    assert call["cost_nano_usd"] == 100 * 100 + 10 * 400
 
 
 def test_where_a_cost_is_not_known_its_bound_is_kept():
-    def replay(made: Completion, price: Any = CHEAP) -> dict[str, Any]:
-        found: dict[str, Any] = call_row(paid_call(request(), made, price), made)["signals"]["replay"]
-        return found
+    def replay(reply: Completion, price: Any = CHEAP) -> dict[str, Any]:
+        signals: dict[str, Any] = call_row(paid_call(request(), reply, price), reply)["signals"]["replay"]
+        return signals
 
     estimated = completion(usage=Usage(100, 10, estimated=True))
     assert replay(estimated)["cost_bound_nano_usd"] == 100 * 100 + 10 * 400
@@ -117,7 +117,7 @@ DRAWN = {"temperature": 0.5}
 
 
 @each(
-    "one, other, same",
+    "fields, other, same",
     [
         *((changed, {}, False) for changed in SENT),
         *((changed, {}, True) for changed in NOT_SENT),
@@ -127,8 +127,8 @@ DRAWN = {"temperature": 0.5}
         (DRAWN | {"seed": 1}, DRAWN | {"seed": 1, "step": 2}, True),
     ],
 )
-def test_calls_are_told_apart_by_all_that_is_sent_and_nothing_else(one, other, same):
-    assert (request_digest(request(**one)) == request_digest(request(**other))) is same
+def test_calls_are_told_apart_by_all_that_is_sent_and_nothing_else(fields, other, same):
+    assert (request_digest(request(**fields)) == request_digest(request(**other))) is same
 
 
 _STEADY = settings(deadline=None, derandomize=True, database=None, max_examples=25)
@@ -150,28 +150,28 @@ REQUESTS = st.builds(
 
 @_STEADY
 @given(REQUESTS, REQUESTS)
-def test_two_calls_have_one_digest_only_if_the_same_is_sent(one, other):
-    def sent(asked: Request) -> Any:
-        return wire_body(asked, asked.model), asked.sample
+def test_two_calls_have_one_digest_only_if_the_same_is_sent(first, other):
+    def sent(call: Request) -> Any:
+        return wire_body(call, call.model), call.sample
 
-    assert (request_digest(one) == request_digest(other)) == (sent(one) == sent(other))
+    assert (request_digest(first) == request_digest(other)) == (sent(first) == sent(other))
 
 
 def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice():
-    said = {"base": "Answer: Rhine", "judge": "No, Danube", "decide": "2", "answer": "Answer: Danube", "exit": "EXIT"}
+    texts = {"base": "Answer: Rhine", "judge": "No, Danube", "decide": "2", "answer": "Answer: Danube", "exit": "EXIT"}
 
-    def call(asked: Request) -> Completion:
-        deciding = asked.purpose in {"decide", "exit"}
-        return completion(said[asked.purpose if deciding or asked.role != "base" else "base"])
+    def call(request: Request) -> Completion:
+        deciding = request.purpose in {"decide", "exit"}
+        return completion(texts[request.purpose if deciding or request.role != "base" else "base"])
 
     small, large = ModelUse("small"), ModelUse("large")
     both = {"base": base_guide(small, large, 1, samples=1, decider="base")}
     both |= {"guide": base_guide(small, large, 1, samples=1, decider="guide")}
     for strategy in (*both.values(), exits(small, "base", 1), exits(large, "guide", 1)):
         answer = drive(run(RIVER, RunPlan(strategy), RunTerms(PRICES)), call)
-        made = {one["signals"]["replay"]["purpose"]: one["candidate"] for one in rows(answer)}
+        candidates = {row["signals"]["replay"]["purpose"]: row["candidate"] for row in rows(answer)}
         wanted = {"answer": 0, "exit": None} if len(strategy.models) == 1 else {"answer": 0, "judge": 1, "decide": None}
-        assert made == wanted
+        assert candidates == wanted
 
 
 # --- writing and finding ---
@@ -184,8 +184,8 @@ def test_a_call_is_found_by_its_digest_and_no_other_is_also_when_it_is_opened_ag
     for _ in range(2):
         with Journal(path) as journal:
             for number, text in texts.items():
-                found, there = journal.completion(digest(number)), journal.row(digest(number))
-                assert found.text == there["text"] == text.replace("\ud83d", "?")
+                reply, there = journal.completion(digest(number)), journal.row(digest(number))
+                assert reply.text == there["text"] == text.replace("\ud83d", "?")
             assert (journal.completion(digest(3)), journal.row(digest(3)), digest(3) in journal) == (None, None, False)
             assert list(journal) == [digest(number) for number in texts]
             texts[len(texts) + 2] = "Answer: Oder"
@@ -223,8 +223,8 @@ KNOWN = 100 * 100 + 10 * 400
 def test_what_the_calls_cost_is_known_again(path, calls, spent, known):
     rows_of = []
     for number, (estimated, price) in enumerate(calls):
-        made = completion(usage=Usage(100, 10, estimated=estimated))
-        rows_of.append(call_row(paid_call(request(messages=(Message("user", str(number)),)), made, price), made))
+        reply = completion(usage=Usage(100, 10, estimated=estimated))
+        rows_of.append(call_row(paid_call(request(messages=(Message("user", str(number)),)), reply, price), reply))
     written(path, *rows_of)
     with Journal(path) as journal:
         assert (journal.spent_nano_usd, journal.cost_known) == (spent, known)
@@ -236,9 +236,9 @@ def test_many_threads_write_and_read_at_once(path):
     def work(first: int) -> None:
         for number in range(first, first + 40):
             journal.add([row(number, f"Answer: {number} " + "x" * (number % 7) * 3_000)])
-            found = journal.completion(digest(number))
-            if found is None or not found.text.startswith(f"Answer: {number} "):
-                wrong.append(f"{number}: {found}")
+            reply = journal.completion(digest(number))
+            if reply is None or not reply.text.startswith(f"Answer: {number} "):
+                wrong.append(f"{number}: {reply}")
 
     with Journal(path) as journal:
         at_once(*(partial(work, first) for first in range(0, 160, 40)))
@@ -353,22 +353,22 @@ def test_a_row_that_is_no_json_is_not_written_nor_are_those_beside_it(path):
 
 
 def test_a_walk_can_be_made_from_the_record_alone(path):
-    said = {"base": "Answer: Rhine", "guide": "No, Danube"}
+    texts = {"base": "Answer: Rhine", "guide": "No, Danube"}
     strategy = base_guide(ModelUse("small"), ModelUse("large"), 2, samples=2)
     plan, terms = RunPlan(strategy, FixedPolicy("both", 2)), RunTerms(PRICES)
     with Journal(path) as journal:
 
-        def pays(asked: Request) -> Completion:
-            made = completion(said[asked.role])
-            journal.add([call_row(paid_call(asked, made, PRICES[asked.model]), made)])
-            return made
+        def pays(request: Request) -> Completion:
+            reply = completion(texts[request.role])
+            journal.add([call_row(paid_call(request, reply, PRICES[request.model]), reply)])
+            return reply
 
         paid = drive(run(RIVER, plan, terms), pays)
 
-        def recalls(asked: Request) -> Completion:
-            found = journal.completion(request_digest(asked))
-            assert found is not None
-            return found
+        def recalls(request: Request) -> Completion:
+            reply = journal.completion(request_digest(request))
+            assert reply is not None
+            return reply
 
         again = drive(run(RIVER, plan, terms), recalls)
     assert [step.calls for step in again.steps] == [step.calls for step in paid.steps]

@@ -55,8 +55,8 @@ def pair(episode: str, cheap: str | None, dear: str | None, **fields: Any) -> li
 
 
 def judged(rows: Sequence[dict[str, Any]], comparator: str | None = "exact") -> dict[tuple[str, str], bool | None]:
-    found = labelled_by_reference(lambda: rows, comparator).rows(Dropped())
-    return {(one["episode_id"], one["walk"] or one["model"]): one["correct"] for one in found}
+    labelled = labelled_by_reference(lambda: rows, comparator).rows(Dropped())
+    return {(row["episode_id"], row["walk"] or row["model"]): row["correct"] for row in labelled}
 
 
 def test_right_is_what_equals_the_last_model_whatever_the_labels_say():
@@ -70,14 +70,14 @@ def test_the_guide_asked_outright_is_the_reference_where_it_was():
         row_of_reading("a", 1, LARGE, "Rhine", source="guide", candidate=1),
     ]
     outright = row_of_reading("a", 1, LARGE, "Danube", walk=GUIDE_ONLY)
-    found = judged([*rows, outright])
-    assert found == {("a", SMALL): False, ("a", LARGE): False, ("a", GUIDE_ONLY): True}
+    verdicts = judged([*rows, outright])
+    assert verdicts == {("a", SMALL): False, ("a", LARGE): False, ("a", GUIDE_ONLY): True}
 
 
 def test_an_output_that_the_comparator_cannot_read_equals_itself_and_nothing_else():
     rows = [*pair("a", "no JSON", "no JSON"), *pair("b", "none", "no JSON"), *pair("c", '{"a": 1.0}', '{"a":1}')]
-    found = judged(rows, "json")
-    assert [found[name, SMALL] for name in "abc"] == [True, False, True]
+    verdicts = judged(rows, "json")
+    assert [verdicts[name, SMALL] for name in "abc"] == [True, False, True]
 
 
 def test_a_reference_that_replied_without_an_answer_or_failed_counts_against_every_other_answer():
@@ -87,24 +87,24 @@ def test_a_reference_that_replied_without_an_answer_or_failed_counts_against_eve
         row_of_reading("b", 1, SMALL, "Danube", signals=failed),
         *pair("c", "Danube", "Danube"),
     ]
-    found = labelled_by_reference(lambda: rows, "exact")
-    kept = {(one["episode_id"], one["model"]): one for one in found.rows(Dropped())}
-    assert [kept[name, SMALL]["correct"] for name in "abc"] == [False, False, True]
-    assert FAILED not in kept["b", SMALL]["signals"]["replay"]
+    log = labelled_by_reference(lambda: rows, "exact")
+    labelled = {(row["episode_id"], row["model"]): row for row in log.rows(Dropped())}
+    assert [labelled[name, SMALL]["correct"] for name in "abc"] == [False, False, True]
+    assert FAILED not in labelled["b", SMALL]["signals"]["replay"]
 
 
 def test_an_episode_in_which_another_model_failed_stays_marked():
     failed = {"replay": {FAILED: [[1, SMALL, "TimeoutError"], [2, LARGE, "TimeoutError"]]}}
     rows = [*pair("a", "Danube", "Danube"), row_of_reading("b", 1, SMALL, "Danube", signals=failed)]
-    kept = list(labelled_by_reference(lambda: rows, "exact").rows(Dropped()))
-    assert kept[-1]["signals"] == failed
+    labelled = list(labelled_by_reference(lambda: rows, "exact").rows(Dropped()))
+    assert labelled[-1]["signals"] == failed
 
 
 def test_of_production_traces_only_the_audits_tell():
-    asked = [*pair("a", "x", "x", split="audit"), *pair("b", "x", "y"), row_of_reading("c", 1, SMALL, "x")]
+    traces = [*pair("a", "x", "x", split="audit"), *pair("b", "x", "y"), row_of_reading("c", 1, SMALL, "x")]
     dropped = Dropped()
-    found = list(labelled_by_reference(lambda: asked, "exact").rows(dropped))
-    assert {one["episode_id"] for one in found} == {"a"}
+    labelled = list(labelled_by_reference(lambda: traces, "exact").rows(dropped))
+    assert {row["episode_id"] for row in labelled} == {"a"}
     assert dropped.count == 2
 
 
@@ -113,19 +113,19 @@ def test_without_audits_a_question_that_ends_early_counts_as_different():
 
 
 def test_the_form_of_the_requests_chooses_the_comparator():
-    def asked(**body: Any) -> dict[str, Any]:
+    def chat_row(**body: Any) -> dict[str, Any]:
         context = json.dumps({"messages": [{"role": "user", "content": "?"}], **body})
         return row_of_reading("a", 1, SMALL, "x", context=context, signals={"replay": {CHAT: True}})
 
     def chosen(*requests: dict[str, Any]) -> str:
-        last = [one | {"step": 2, "model": LARGE, "source": LARGE} for one in requests]
+        last = [row | {"step": 2, "model": LARGE, "source": LARGE} for row in requests]
         (truth,) = labelled_by_reference(lambda: [*requests, *last]).truths.values()
         return truth.comparator
 
-    assert chosen(asked(tools=[{"type": "function"}])) == "tool_calls"
-    assert chosen(asked(response_format={"type": "json_schema"})) == "json"
-    assert chosen(asked(), row_of_reading("b", 1, SMALL, "x")) == "text"
-    assert chosen(*[asked(tools=[{"type": "function"}])] * 9, asked()) == "request"
+    assert chosen(chat_row(tools=[{"type": "function"}])) == "tool_calls"
+    assert chosen(chat_row(response_format={"type": "json_schema"})) == "json"
+    assert chosen(chat_row(), row_of_reading("b", 1, SMALL, "x")) == "text"
+    assert chosen(*[chat_row(tools=[{"type": "function"}])] * 9, chat_row()) == "request"
 
 
 def test_a_log_without_a_reference_is_refused():
@@ -141,29 +141,29 @@ def three(episode: str, *answers: str) -> list[dict[str, Any]]:
 
 def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for():
     rows = [*three("a", "x", "y", "x"), *three("b", "x", "y", "y")]
-    found = list(ladder_of_models(lambda: rows, (LARGE, SMALL))())
-    places = {(one["episode_id"], one["model"]): (one["step"], one["horizon"]) for one in found}
+    ladder = list(ladder_of_models(lambda: rows, (LARGE, SMALL))())
+    places = {(row["episode_id"], row["model"]): (row["step"], row["horizon"]) for row in ladder}
     assert places == {(name, model): (at, 2) for name in "ab" for at, model in ((1, LARGE), (2, SMALL))}
-    agrees = {one["episode_id"]: one["signals"]["agrees_with_earlier"] for one in found if one["step"] == 2}
+    agrees = {row["episode_id"]: row["signals"]["agrees_with_earlier"] for row in ladder if row["step"] == 2}
     assert agrees == {"a": 1.0, "b": 0.0}
 
 
 def test_one_reference_takes_the_models_before_it():
-    found = list(ladder_of_models(lambda: three("a", "x", "y", "z"), (MIDDLE,))())
-    assert [(one["model"], one["step"], one["horizon"]) for one in found] == [(SMALL, 1, 2), (MIDDLE, 2, 2)]
+    ladder = list(ladder_of_models(lambda: three("a", "x", "y", "z"), (MIDDLE,))())
+    assert [(row["model"], row["step"], row["horizon"]) for row in ladder] == [(SMALL, 1, 2), (MIDDLE, 2, 2)]
 
 
 @pytest.mark.parametrize(
-    ("models", "said"),
+    ("models", "problem"),
     [(("smal", LARGE), "small"), ((SMALL, SMALL), "Name each model once"), ((SMALL,), "nothing can be saved")],
 )
-def test_models_that_make_no_ladder_are_refused(models, said):
-    with pytest.raises(UsageError, match=said):
+def test_models_that_make_no_ladder_are_refused(models, problem):
+    with pytest.raises(UsageError, match=problem):
         ladder_of_models(lambda: three("a", "x", "y", "z"), models)
 
 
 def written(path: Path, rows: Sequence[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows), "utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return str(path)
 
 
@@ -231,8 +231,8 @@ def test_an_output_that_differs_is_right_if_people_found_no_loss_and_unknown_if_
 Row = Mapping[str, Any]
 
 
-def equal(one: Any, other: Any) -> bool:
-    return np.array_equal(one, other, equal_nan=True)
+def equal(left: Any, right: Any) -> bool:
+    return np.array_equal(left, right, equal_nan=True)
 
 
 # --- by hand ---
@@ -404,20 +404,20 @@ TEXTS = (
 )  # fmt: skip
 
 
-def equal_of_columns(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    if hasattr(one, "keys"):
-        return one.keys() == other.keys() and all(equal_of_columns(one[name], other[name]) for name in one)
-    if isinstance(one, tuple) and one and isinstance(one[0], np.ndarray):
-        return all(map(equal_of_columns, one, other))
-    return bool(one == other)
+def equal_of_columns(left: Any, right: Any) -> bool:
+    if isinstance(left, np.ndarray):
+        return np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+    if hasattr(left, "keys"):
+        return left.keys() == right.keys() and all(equal_of_columns(left[name], right[name]) for name in left)
+    if isinstance(left, tuple) and left and isinstance(left[0], np.ndarray):
+        return all(map(equal_of_columns, left, right))
+    return bool(left == right)
 
 
 def same(first: Calls, second: Calls) -> None:
-    for one, other in zip(datasets_of(first), datasets_of(second), strict=True):
+    for dataset, other in zip(datasets_of(first), datasets_of(second), strict=True):
         for part in ("log", "facts"):
-            left, right = getattr(one, part), getattr(other, part)
+            left, right = getattr(dataset, part), getattr(other, part)
             unlike = [
                 f.name for f in fields(left) if not equal_of_columns(getattr(left, f.name), getattr(right, f.name))
             ]
@@ -474,7 +474,7 @@ def test_near_duplicates_are_one_question_which_is_known_as_before(written):
 
 
 @each(
-    "one, other",
+    "question, other",
     [
         ("What is x+1?", "What is x-1?"),
         ("What is x+1?", "What is x1?"),
@@ -503,8 +503,8 @@ def test_near_duplicates_are_one_question_which_is_known_as_before(written):
         ("?", "!"),
     ],
 )
-def test_what_differs_in_meaning_stays_apart(one, other):
-    assert identity(one) != identity(other)
+def test_what_differs_in_meaning_stays_apart(question, other):
+    assert identity(question) != identity(other)
 
 
 def test_the_context_belongs_to_the_question():

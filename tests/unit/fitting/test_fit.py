@@ -184,10 +184,10 @@ def test_every_threshold_up_to_the_one_served_passes_also_where_the_risk_is_not_
         log = random_log(seed, n=80, whole=True)
         walked = Threshold("reply_mean_logprob", -1.0).walks(log)
         path, jumps = path_of(walked, promise, None), promise.rules.jumps(walked)
-        found = certify(path, promise)
-        stricter = path.kappas[path.kappas < found.kappa][1:]
+        certified = certify(path, promise)
+        stricter = path.kappas[path.kappas < certified.kappa][1:]
         between = (stricter[1:] + stricter[:-1]) / 2
-        kappas = np.sort(np.concatenate([stricter, between, [found.kappa]]))
+        kappas = np.sort(np.concatenate([stricter, between, [certified.kappa]]))
         assert jumps.total(kappas).max() <= most_units(log.n, promise, 0.1)
         rises += bool((np.diff(path.loss) < 0).any())
     assert rises > 10
@@ -198,9 +198,9 @@ def test_ties_are_broken_by_what_the_log_has_and_never_reorder_scores():
     members = [member.make() for member in simple_members(log)]
     assert [(type(each), getattr(each, "tie", None)) for each in members] == [(Threshold, COST)]
     score, tie = np.array([0.2, 0.2, 0.1, np.nan]), np.array([5.0, 900.0, np.nan, 1.0])
-    found = ranked(score, tie)
-    assert found[2] < found[0] < found[1]
-    assert np.isnan(found[3])
+    ranks = ranked(score, tie)
+    assert ranks[2] < ranks[0] < ranks[1]
+    assert np.isnan(ranks[3])
 
 
 def test_a_menu_holds_each_pair_of_a_ladder_and_the_whole():
@@ -579,8 +579,8 @@ def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_l
     )
     with pytest.raises(UsageError):
         fit(log, promise, FitSettings(policy=Threshold("score", -1.0)))
-    found = study(log, promise, [Router()], splits=2)
-    assert (found.rows[0].risk, found.rows[1].refused, found.bound) == (0.0, 0, None)
+    proof = study(log, promise, [Router()], splits=2)
+    assert (proof.rows[0].risk, proof.rows[1].refused, proof.bound) == (0.0, 0, None)
     table = evaluation(log, promise, {"policy": Served(ReferenceOnly())}, Requests()).tables[0]
     assert {"mean loss", "lost"} & {row[0] for row in table.rows} == {"mean loss"}
     assert evenly(np.linspace(0.0, 0.9, 200), 50)[0] == 0
@@ -631,8 +631,8 @@ def test_a_policy_of_ones_own_sees_no_outcome_and_no_cost_that_is_hidden_neither
 def test_what_a_policy_that_does_not_say_what_it_reads_must_be_served_with_is_said(columns, named, monkeypatch):
     monkeypatch.setattr(Looking, "columns", columns)
     notices, settings = list[str](), FitSettings(policy=Looking(column="reply_mean_logprob"))
-    made = cascade.fit("demo-ladder", Promise("error", 0.9, 0.9), settings, tell=notices.append)
-    assert (made.done.policy.kind, any("answer_mean_logprob" in notice for notice in notices)) == ("scaled", named)
+    fitted = cascade.fit("demo-ladder", Promise("error", 0.9, 0.9), settings, tell=notices.append)
+    assert (fitted.done.policy.kind, any("answer_mean_logprob" in notice for notice in notices)) == ("scaled", named)
 
 
 def test_segments_with_too_few_requests_get_no_certificate():
@@ -720,12 +720,12 @@ def test_no_policy_costs_less_than_the_bound():
 
 
 def test_a_study_prepares_on_one_side_and_counts_on_the_other():
-    found = study(drawn_log(600), REGRET, splits=6)
-    row = found.row("cascade fit")
-    assert found.rows[0].name == "reference alone"
+    proof = study(drawn_log(600), REGRET, splits=6)
+    row = proof.row("cascade fit")
+    assert proof.rows[0].name == "reference alone"
     assert row.saving.mean == pytest.approx(1 - row.cost_share.mean)
-    assert found.bound < row.cost_share.mean < 1
-    assert found == study(drawn_log(600), REGRET, splits=6)
+    assert proof.bound < row.cost_share.mean < 1
+    assert proof == study(drawn_log(600), REGRET, splits=6)
     assert study(drawn_log(600), REGRET, [Fitted()], splits=2, seed=-1).rows[1].refused == 0
 
 
@@ -735,8 +735,8 @@ def test_the_last_point_before_the_first_that_fails_is_certified(confidence, los
     walked = walks(log, Scores(np.zeros((200, 2))))
     path = strict_to_lenient(walked, Promise("coverage", 0.1).rules.jumps(walked))
     path = replace(path, kappas=np.arange(5.0), loss=np.array(losses) << 30, cost_nano_usd=np.zeros(5, dtype=np.int64))
-    found = certify(path, Promise("coverage", 0.1, confidence))
-    assert (float(found.losses), found.kappa) == (losses[2], 1.5)
+    certified = certify(path, Promise("coverage", 0.1, confidence))
+    assert (float(certified.losses), certified.kappa) == (losses[2], 1.5)
 
 
 # --- promises that an attack has broken ---
@@ -867,9 +867,9 @@ def test_a_certificate_says_that_it_speaks_of_groups_and_how_many_requests_are_l
     units = [next(iter(policy_directory(done, log.nodes, day).certificates.values())).unit for done in (whole, alone)]
     assert units == ["group", "request"]
     lacks = replace(log, reference=log.reference._replace(right=np.where(np.arange(600) < 77, np.nan, log.right[:, 1])))
-    for left_out, said in ((fit(lacks, REGRET), "85"), (whole, " 8 ")):
+    for left_out, wanted in ((fit(lacks, REGRET), "85"), (whole, " 8 ")):
         (certificate,) = policy_directory(left_out, log.nodes, day, unlabelled=8).certificates.values()
-        assert sum(said in text for text in certificate.assumptions) == 1
+        assert sum(wanted in text for text in certificate.assumptions) == 1
 
 
 class DoomedError(Error):

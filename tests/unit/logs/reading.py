@@ -19,9 +19,9 @@ def lines(path: Path, *records: Any) -> Path:
 
 
 def rows_of(
-    *paths: Path, dropped: Dropped | None = None, told: list[str] | None = None, **asked: Any
+    *paths: Path, dropped: Dropped | None = None, hints: list[str] | None = None, **options: Any
 ) -> list[dict[str, Any]]:
-    with imported(paths, ImportOptions(**asked), dropped, tell=None if told is None else told.extend) as log:
+    with imported(paths, ImportOptions(**options), dropped, tell=None if hints is None else hints.extend) as log:
         return list(log.rows())
 
 

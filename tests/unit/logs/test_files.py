@@ -102,13 +102,13 @@ def test_a_file_is_there_whole_or_as_it_was(log, second, error, match, there):
         write_rows(log, ROWS)
     before = {path.name: path.read_bytes() for path in log.parent.iterdir()}
     with pytest.raises(error, match=match):
-        write_rows(log, (made() for made in (lambda: ROWS[0], second)))
+        write_rows(log, (make() for make in (lambda: ROWS[0], second)))
     assert {path.name: path.read_bytes() for path in log.parent.iterdir()} == before
 
 
 def test_half_a_pair_of_surrogates_is_no_crash(log):
     write_rows(log, [row(answer="a\ud800b")])
-    assert [one["answer"] for one in read_rows(log)] in (["a\ud800b"], ["a?b"])
+    assert [record["answer"] for record in read_rows(log)] in (["a\ud800b"], ["a?b"])
 
 
 TEXTS = st.none() | st.text(max_size=20)
@@ -132,7 +132,7 @@ ANY_ROW = st.fixed_dictionaries(
 
 @given(st.lists(ANY_ROW, max_size=4))
 def test_any_row_comes_back_from_any_form(rows):
-    whole = [row(**one) for one in rows]
+    whole = [row(**fields) for fields in rows]
     with tempfile.TemporaryDirectory() as folder:
         for name in FORMS:
             path = Path(folder, name)
@@ -159,14 +159,14 @@ def test_any_row_comes_back_from_any_form(rows):
 )
 def test_a_filter_compares_texts(log, where, steps):
     write_rows(log, ROWS)
-    assert [one["step"] for one in read_rows(log, where=where)] == steps
+    assert [row["step"] for row in read_rows(log, where=where)] == steps
 
 
 # --- what is odd ---
 
 
 def lines_of(path: Path, *texts: str | bytes) -> Path:
-    path.write_bytes(b"".join(one if isinstance(one, bytes) else one.encode() + b"\n" for one in texts))
+    path.write_bytes(b"".join(text if isinstance(text, bytes) else text.encode() + b"\n" for text in texts))
     return path
 
 
@@ -208,8 +208,8 @@ READ = {"a": None, "b": None, "c": 1.0, "d": 2.0, "replay": {"purpose": "judge"}
 def test_what_is_odd_in_a_file_is_null_or_dropped_and_counted(tmp_path, texts, rows, dropped_rows, noted, first):
     dropped = Dropped()
     read = list(read_rows(lines_of(tmp_path / "log.jsonl", *texts), dropped))
-    assert [{name: found[name] for name in wanted} for found, wanted in zip(read, rows, strict=True)] == rows
-    assert {frozenset(found) for found in read} <= {frozenset(COLUMNS)}
+    assert [{name: row[name] for name in wanted} for row, wanted in zip(read, rows, strict=True)] == rows
+    assert {frozenset(row) for row in read} <= {frozenset(COLUMNS)}
     assert (sorted(dropped.rows.items()), dropped.notes.total()) == (dropped_rows, noted)
     assert (dropped.first or [None])[0] == first or dropped.first[0].startswith(first or "no")
     assert bool(dropped.describe()) is bool(dropped_rows or noted)
@@ -225,7 +225,7 @@ def test_each_reason_has_a_place_among_the_first_before_a_second_of_another():
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "kept"),
+    ("column", "value", "expected"),
     [
         *(("horizon", value, None) for value in ("four", 0, 1001)),
         *(("candidate", value, None) for value in (True, -1)),
@@ -247,11 +247,11 @@ def test_each_reason_has_a_place_among_the_first_before_a_second_of_another():
         ("gold", [4, "four"], ["4", "four"]),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path, column, value, kept):
+def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path, column, value, expected):
     dropped, raw = Dropped(), {"episode_id": "q", "question": "x", "step": 1, column: value}
     (read,) = read_rows(lines_of(tmp_path / "log.jsonl", json.dumps(raw)), dropped)
-    assert (read[column], dropped.rows.total()) == (kept, 0)
-    assert [reason.partition(" ")[0] for reason in dropped.notes] == ([column] if kept is None else [])
+    assert (read[column], dropped.rows.total()) == (expected, 0)
+    assert [reason.partition(" ")[0] for reason in dropped.notes] == ([column] if expected is None else [])
 
 
 def test_keys_at_random_do_not_fill_the_memory(tmp_path):

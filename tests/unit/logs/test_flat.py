@@ -38,8 +38,8 @@ def table(path: Path, *rows: str, head: str = HEAD) -> Path:
 
 
 def test_a_flat_table_is_read_by_its_documented_names(tmp_path):
-    told: list[str] = []
-    rows = rows_of(table(tmp_path / "answers.csv", *ROWS), told=told)
+    hints: list[str] = []
+    rows = rows_of(table(tmp_path / "answers.csv", *ROWS), hints=hints)
     assert picked(rows, "episode_id", "step", "model", "answer", "correct", "cost_nano_usd") == [
         ("q1", 1, "small", "The Danube", True, 100_000),
         ("q1", 2, "large", "The Danube", True, 2_000_000),
@@ -52,7 +52,7 @@ def test_a_flat_table_is_read_by_its_documented_names(tmp_path):
     assert {row["horizon"] for row in rows} == {2}
     assert [row["signals"] for row in rows[::2]] == [{"reply_mean_logprob": value} for value in (-0.12, -0.94, -1.5)]
     assert rows[0]["gold"] == ["Danube"]
-    assert [line for line in told if "small_logprob" in line and "small_correct" in line]
+    assert [line for line in hints if "small_logprob" in line and "small_correct" in line]
 
 
 @pytest.mark.parametrize("column", ["small_cost_cents", "small.cost.ct", "costCents", "PRICE_PENCE"])
@@ -70,7 +70,7 @@ def test_the_longest_documented_end_of_a_name_counts_and_no_time_is_negative(tmp
     source = table(tmp_path / "t.csv", f"{ROWS[0]},250", f"{ROWS[0]},-250", head=f"{HEAD},small_{end}")
     rows = rows_of(source)
     values = [row["latency_ms"] or row["signals"].get("reply_min_logprob") for row in rows if row["model"] == "small"]
-    assert [found for found in values if found is not None] == [value]
+    assert [figure for figure in values if figure is not None] == [value]
 
 
 @pytest.mark.parametrize("before", ["", "\n\n", " \n"])
@@ -268,9 +268,9 @@ def test_no_line_to_paste_gives_all_calls_a_field_of_one_model_or_takes_a_label_
     ],
 )
 def test_a_column_that_is_not_read_has_a_line_for_what_its_name_means(tmp_path, field, line):
-    told: list[str] = []
-    rows_of(table(tmp_path / "t.csv", "q,a,b,0.5", head=f"question,small_answer,large_answer,{field}"), told=told)
-    assert [text for text in told if line in text]
+    hints: list[str] = []
+    rows_of(table(tmp_path / "t.csv", "q,a,b,0.5", head=f"question,small_answer,large_answer,{field}"), hints=hints)
+    assert [text for text in hints if line in text]
 
 
 @pytest.mark.parametrize(
@@ -415,8 +415,8 @@ def test_sums_below_a_table_second_headers_and_rows_below_a_merged_cell_are_no_q
     calls = ("episode_id,question,model,answer,cost_usd", "i,q,a,x,1", "j,,a,y,1", ",,b,merged,1", ",,TOTAL,,2")
     for head, *rows in (flat, calls):
         path = table(tmp_path / "t.csv", "Id,prompt,Reply,cost,correct", *rows, head=head)
-        kept = rows_of(path, dropped=(dropped := Dropped()))
-        assert ({row["episode_id"] for row in kept}, sorted(dropped.rows.values())) == ({"i", "j"}, [1, 2])
+        read = rows_of(path, dropped=(dropped := Dropped()))
+        assert ({row["episode_id"] for row in read}, sorted(dropped.rows.values())) == ({"i", "j"}, [1, 2])
 
 
 def test_a_question_that_is_asked_again_is_an_episode_of_its_own(tmp_path):
@@ -450,8 +450,8 @@ def test_bad_cells_become_null_and_are_counted(tmp_path):
 
 def test_fields_with_other_names_are_mapped(tmp_path):
     path = lines(tmp_path / "q.jsonl", {"prompt": "Which river?", "meta": {"target": "Danube"}, "answers": ["Rhine"]})
-    (asked,) = read_questions(path, mapped={"question": "prompt", "answer": "meta.target"})
-    assert (asked.question.text, asked.gold) == ("Which river?", ("Danube",))
+    (entry,) = read_questions(path, mapped={"question": "prompt", "answer": "meta.target"})
+    assert (entry.question.text, entry.gold) == ("Which river?", ("Danube",))
     for wrong in ({"question": "promt"}, {"questoin": "prompt"}):
         with pytest.raises(UsageError, match="did you mean"):
             read_questions(path, mapped=wrong)
@@ -463,7 +463,7 @@ NAMED = {"question_id": "fact-1", "question": "x", "context": None, "answers": [
 
 
 @pytest.mark.parametrize(
-    ("row", "asked"),
+    ("row", "expected"),
     [
         ({"question": " Which river? "}, AskedQuestion(WHICH, Question("Which river?"), group=WHICH)),
         (
@@ -477,11 +477,11 @@ NAMED = {"question_id": "fact-1", "question": "x", "context": None, "answers": [
         ),
     ],
 )
-def test_everything_that_a_line_says_is_kept(tmp_path, row, asked):
-    (found,) = read_questions(lines(tmp_path / "q.jsonl", row))
-    assert found == asked
+def test_everything_that_a_line_says_is_kept(tmp_path, row, expected):
+    (actual,) = read_questions(lines(tmp_path / "q.jsonl", row))
+    assert actual == expected
     (tmp_path / "listed.json").write_text(json.dumps([row]))
-    assert read_questions(tmp_path / "listed.json") == [found]
+    assert read_questions(tmp_path / "listed.json") == [actual]
 
 
 @pytest.mark.parametrize(
@@ -497,8 +497,8 @@ def test_everything_that_a_line_says_is_kept(tmp_path, row, asked):
     ],
 )
 def test_answers_come_in_many_forms(tmp_path, fields, gold):
-    (asked,) = read_questions(lines(tmp_path / "q.jsonl", {"question": "x"} | fields), dropped := Dropped())
-    assert (asked.gold, dropped.notes.total()) == (gold, 0 if gold else 1)
+    (entry,) = read_questions(lines(tmp_path / "q.jsonl", {"question": "x"} | fields), dropped := Dropped())
+    assert (entry.gold, dropped.notes.total()) == (gold, 0 if gold else 1)
 
 
 # --- choices ---
@@ -508,7 +508,7 @@ CITIES, DIGITS, LETTERS = ("Which city?", ["Graz", "Vienna"]), ("7 - 4?", ["0", 
 
 
 @pytest.mark.parametrize(
-    ("asked", "fields", "gold"),
+    ("question", "fields", "gold"),
     [
         *((CITIES, {"answer": answer}, ("B", "Vienna")) for answer in ("B", "b", "Vienna", 1, "1")),
         (CITIES, {"answer": ["A", "B"]}, ("A", "Graz", "B", "Vienna")),
@@ -518,11 +518,11 @@ CITIES, DIGITS, LETTERS = ("Which city?", ["Graz", "Vienna"]), ("7 - 4?", ["0", 
         (LETTERS, {"answer": "B", "choices": '["x", "y"]'}, ("B", "y")),
     ],
 )
-def test_a_right_choice_is_its_letter_and_its_text(tmp_path, asked, fields, gold):
-    row = {name: value for name, value in ({"choices": asked[1]} | fields).items() if name != "choices" or value}
-    (found,) = read_questions(lines(tmp_path / "q.jsonl", {"question": asked[0], **row}))
-    listed = [f"{letter}. {text}" for letter, text in zip("ABC", asked[1], strict=False)]
-    assert (found.question.text, found.gold, found.matcher) == ("\n".join([asked[0], *listed]), gold, "label")
+def test_a_right_choice_is_its_letter_and_its_text(tmp_path, question, fields, gold):
+    row = {name: value for name, value in ({"choices": question[1]} | fields).items() if name != "choices" or value}
+    (entry,) = read_questions(lines(tmp_path / "q.jsonl", {"question": question[0], **row}))
+    listed = [f"{letter}. {text}" for letter, text in zip("ABC", question[1], strict=False)]
+    assert (entry.question.text, entry.gold, entry.matcher) == ("\n".join([question[0], *listed]), gold, "label")
 
 
 def test_a_question_that_a_set_holds_twice_is_asked_twice_in_one_group(tmp_path):
@@ -550,8 +550,8 @@ def test_all_problems_are_named_at_once(tmp_path):
     )
     with pytest.raises(UsageError) as raised:
         read_questions(path)
-    said = str(raised.value)
-    assert said.startswith(f"{path} cannot be asked: 10 problems:\n")
+    message = str(raised.value)
+    assert message.startswith(f"{path} cannot be asked: 10 problems:\n")
     for line in (
         "q.jsonl:2: it has no field question; did you mean quesion?",
         "q.jsonl:3: the question is empty",
@@ -564,7 +564,7 @@ def test_all_problems_are_named_at_once(tmp_path):
         "q.jsonl:10: an answer is not a text",
         "q.jsonl:11: the id a is that of q.jsonl:1",
     ):
-        assert f"\n  - {line}" in said
+        assert f"\n  - {line}" in message
 
 
 def test_only_the_first_twenty_are_listed(tmp_path):
@@ -597,7 +597,7 @@ def test_an_odd_byte_is_no_reason_not_to_ask(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "gold"),
+    ("fields", "gold"),
     [
         ({"gold": []}, ("[]",)),
         ({"gold": None, "category": "relevance"}, ("[]",)),
@@ -607,12 +607,12 @@ def test_an_odd_byte_is_no_reason_not_to_ask(tmp_path):
         ({}, ()),
     ],
 )
-def test_no_call_is_an_accepted_answer_of_a_request_with_tools(tmp_path, said, gold):
+def test_no_call_is_an_accepted_answer_of_a_request_with_tools(tmp_path, fields, gold):
     body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": {"name": "f"}}]}
-    path = lines(tmp_path / "requests.jsonl", {"custom_id": "r1", "body": body} | said)
-    (asked,) = read_questions(path, dropped := Dropped())
-    assert (asked.gold, bool(dropped.notes)) == (gold, not gold)
+    path = lines(tmp_path / "requests.jsonl", {"custom_id": "r1", "body": body} | fields)
+    (entry,) = read_questions(path, dropped := Dropped())
+    assert (entry.gold, bool(dropped.notes)) == (gold, not gold)
     if gold:
-        judge = get_matcher(asked.matcher or "")
-        assert judge.matches("None of the tools can do that.", asked.gold) is True
-        assert judge.matches('[{"name": "f", "arguments": {}}]', asked.gold) is False
+        judge = get_matcher(entry.matcher or "")
+        assert judge.matches("None of the tools can do that.", entry.gold) is True
+        assert judge.matches('[{"name": "f", "arguments": {}}]', entry.gold) is False

@@ -184,12 +184,12 @@ def with_parts(message: dict[str, Any]) -> dict[str, Any]:
     if message["role"] == "tool":
         part = {"type": "tool_call_response", "id": message["tool_call_id"], "response": message["content"]}
         return {"role": "tool", "parts": [part]}
-    said = [{"type": "text", "content": message["content"]}] if message["content"] else []
+    texts = [{"type": "text", "content": message["content"]}] if message["content"] else []
     calls = [
         {"type": "tool_call", "id": c["id"], **c["function"], "arguments": json.loads(c["function"]["arguments"])}
         for c in message.get("tool_calls", ())
     ]
-    return {"role": message["role"], "parts": [*said, *calls]}
+    return {"role": message["role"], "parts": [*texts, *calls]}
 
 
 def numbered(prefix: str, inside: str, messages: list[dict[str, Any]], call: str) -> dict[str, Any]:
@@ -267,7 +267,7 @@ WHOLE: dict[str, Any] = {
     ),
     **{name: export(span(has=has)) for name, has in SPANS.items()},
     "phoenix": {f"attributes.{name}": value for name, value in INFERENCE.items()}
-    | {f"attributes.llm.{name}_messages": [*map(dotted, said)] for name, said in (("input", TALK), ("output", [REPLY]))}
+    | {f"attributes.llm.{name}_messages": [*map(dotted, talk)] for name, talk in (("input", TALK), ("output", [REPLY]))}
     | {"context.span_id": "s", "attributes.llm.tools": [{"tool.json_schema": json.dumps(TOOL)}]},
 }
 
@@ -285,10 +285,10 @@ def test_whole_calls_in_a_table_are_read_and_failed_ones_left_out(tmp_path):
     parts, dropped = [{"type": "input_text", "text": "Weather?"}, {"type": "input_image", "image_url": "u"}], Dropped()
     replies: list[Any] = [{"output": [{"type": "reasoning"}, *RESPONSE]}, {"output": RESPONSE}]
     replies += [{"type": "error", "error": {"message": "busy"}}, {"error": {"message": "the answer"}, **REPLY}]
-    asked = {"input": [{"role": "user", "content": parts}], "tools": RESPONSES["tools"]}
+    body = {"input": [{"role": "user", "content": parts}], "tools": RESPONSES["tools"]}
     cut = {"output": RESPONSE, "object": "response", "incomplete_details": {"reason": "max_output_tokens"}}
-    calls = [{"question": asked, "answer": reply, "model": f"m{at}"} for at, reply in enumerate([cut, *replies])]
-    calls += [{"question": asked, "model": f"answers {error}", "error": error} for error in ("429", "false")]
+    calls = [{"question": body, "answer": reply, "model": f"m{at}"} for at, reply in enumerate([cut, *replies])]
+    calls += [{"question": body, "model": f"answers {error}", "error": error} for error in ("429", "false")]
     rows = rows_of(lines(tmp_path / "calls.jsonl", *calls), dropped=dropped)
     assert [json.loads(row["answer"])[0]["arguments"] for row in rows[1:4]] == [{"city": "Graz"}] * 3
     seen = [part["type"] for part in chat_of(rows[0]).messages[0]["content"]]
@@ -324,8 +324,8 @@ def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path):
 def test_an_output_in_json_that_is_no_message_is_the_answer_but_an_error_is_none(tmp_path, output):
     """Before, `["x", "y"]` was x, and an object was no answer."""
     rows = rows_of(lines(tmp_path / "log.jsonl", observed(1, output=output), observed(2, output={"error": "down"})))
-    said = json.loads(output) if isinstance(output, str) else output
-    assert [row["answer"] and json.loads(row["answer"]) for row in rows] == [said, None]
+    value = json.loads(output) if isinstance(output, str) else output
+    assert [row["answer"] and json.loads(row["answer"]) for row in rows] == [value, None]
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"max_tokens": 9, "stream": True}])
@@ -588,17 +588,17 @@ def test_a_request_is_the_same_in_the_spelling_of_each_vendor(tmp_path, field):
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
     options = {**BODY, "tools": [tool], "tool_choice": "required", "response_format": form}
     options = {name: options[name] for name in options if name != "response_format" or field != "inputBodyJson"}
-    asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which river?"}]
-    assert json.loads(row["context"]) == json.loads(ChatRequest(asked, options).canonical)
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which river?"}]
+    assert json.loads(row["context"]) == json.loads(ChatRequest(messages, options).canonical)
 
 
 def test_the_files_of_a_batch_are_joined(tmp_path):
-    asked = [request("a", gold=[{"name": "get_weather", "arguments": {"city": "Graz"}}]), request("b", segment="s")]
+    requests = [request("a", gold=[{"name": "get_weather", "arguments": {"city": "Graz"}}]), request("b", segment="s")]
     failed = [{"custom_id": "b", "response": {"status_code": 500, "body": {}}, "error": None}]
     failed.append({"custom_id": "b", "response": None, "error": {"code": "batch_expired"}})
     files = [
         lines(tmp_path / "large.jsonl", *failed, *(result(name, "gpt-4o") for name in ("b", "a", "c"))),
-        lines(tmp_path / "requests.jsonl", *asked),
+        lines(tmp_path / "requests.jsonl", *requests),
         lines(tmp_path / "small.jsonl", result("a", MINI), result("b", MINI, city="Wien")),
     ]
     dropped = Dropped()
@@ -615,10 +615,10 @@ def test_the_files_of_a_batch_are_joined(tmp_path):
 
 def test_a_batch_at_another_effort_is_another_model_and_an_id_of_two_conversations_joins_nothing(tmp_path):
     body, dropped = {"model": "o4-mini", "messages": TALK, "tools": [TOOL]}, Dropped()
-    asked = [request("a", body={**body, "reasoning_effort": effort}) for effort in ("low", "high")]
-    asked += [request("b"), request("b", body={**body, "messages": TALK[:2]})]
+    requests = [request("a", body={**body, "reasoning_effort": effort}) for effort in ("low", "high")]
+    requests += [request("b"), request("b", body={**body, "messages": TALK[:2]})]
     files = [lines(tmp_path / f"{effort}.jsonl", result("a", "o4-mini")) for effort in ("low", "high")]
-    files.append(lines(tmp_path / "mini.jsonl", *asked, result("a", MINI), result("b", MINI)))
+    files.append(lines(tmp_path / "mini.jsonl", *requests, result("a", MINI), result("b", MINI)))
     rows = rows_of(*files, dropped=dropped)
     assert sorted(picked(rows, "episode_id", "model")) == [("a", MINI), ("a", "o4-mini@high"), ("a", "o4-mini@low")]
     assert [chat_of(row).options for row in rows] == [{"tools": [TOOL]}] * 3
@@ -647,8 +647,8 @@ def test_samples_of_lm_eval(tmp_path):
     name = "samples_rivers_2026-11-23T10-11-12.345678.jsonl"
     scores = {"small": [[-1.0, -2.0], [-2.0, -1.0]], "large": [[-0.1, -9.0], [-0.1, -9.0]]}
     right = {"small": [1.0, 0.0], "large": [1.0, 1.0]}
-    asked = {model: [sample(at, scores[model][at], right[model][at]) for at in range(2)] for model in scores}
-    files = [lines(tmp_path / model / name, *samples, sample(0, [0, 0], 0)) for model, samples in asked.items()]
+    by_model = {model: [sample(at, scores[model][at], right[model][at]) for at in range(2)] for model in scores}
+    files = [lines(tmp_path / model / name, *samples, sample(0, [0, 0], 0)) for model, samples in by_model.items()]
     dropped = Dropped()
     rows = rows_of(*files, dropped=dropped)
     assert sorted(picked(rows, "episode_id", "step", "model", "answer", "correct")) == [
@@ -668,7 +668,7 @@ def test_samples_of_lm_eval(tmp_path):
     assert sorted(map(str, picked(stored, *read))) == sorted(map(str, picked(rows, *read)))
     assert [row["correct"] for row in rows_of(*files, columns={"correct": "acc_norm"})].count(True) == 1
     for task, model in product(("arc_easy", "rivers"), scores):
-        lines(tmp_path / "all" / f"samples_{task}_{model}.jsonl", asked[model][0])
+        lines(tmp_path / "all" / f"samples_{task}_{model}.jsonl", by_model[model][0])
     rows = rows_of(tmp_path / "all", models=["small", "large"])
     assert sorted({*picked(rows, "episode_id", "segment")}) == [("arc_easy/0", "arc_easy"), ("rivers/0", "rivers")]
     with pytest.raises(UsageError):

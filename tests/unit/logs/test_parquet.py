@@ -23,8 +23,8 @@ from cascade.logs.files import Dropped, read_rows, write_rows
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, rows
 from cascade.plans.base import ModelUse
 from cascade.types import Answer, Completion, Question, Token, Usage
+from unit.builders import PRICES, base_guide, candidate, completion, drive, yes_no
 from unit.logs.test_files import ROWS, row
-from unit.made import PRICES, base_guide, candidate, completion, drive, yes_no
 from unit.scripted import ThresholdPolicy
 
 pa = pytest.importorskip("pyarrow")
@@ -97,7 +97,7 @@ COSTS = pa.array([Decimal(1200), Decimal("0.5")], pa.decimal128(20, 1))  # a NUM
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "kept", "noted"),
+    ("column", "values", "expected", "noted"),
     [
         ("horizon", [-1], [None], [1]),
         *(("cost_nano_usd", [value], [None], [1]) for value in (1.5, math.nan)),
@@ -113,10 +113,10 @@ COSTS = pa.array([Decimal(1200), Decimal("0.5")], pa.decimal128(20, 1))  # a NUM
         *((column, pa.nulls(1), [None], []) for column in ("gold", "cost_nano_usd")),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path, column, values, kept, noted):
+def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path, column, values, expected, noted):
     dropped, count = Dropped(), len(values)
     path = table(tmp_path / "log.parquet", question=["x"] * count, step=[*range(1, count + 1)], **{column: values})
-    assert [read[column] for read in read_rows(path, dropped)] == kept
+    assert [read[column] for read in read_rows(path, dropped)] == expected
     assert [int((re.search(r"row (\d+)", note) or [0, 0])[1]) for note in dropped.noted] == noted
     assert all(f": {column}" in note for note in dropped.noted) or column == "signals"
 
@@ -125,10 +125,10 @@ def test_rows_without_step_or_question_are_named_by_their_number(tmp_path):
     path = tmp_path / "log.parquet"
     pq.write_table(pa.table({"question": ["x", None, "y"], "step": [None, 1, 1], "dataset": ["a", "a", "b"]}), path)
     dropped = Dropped()
-    assert [one["question"] for one in read_rows(path, dropped)] == ["y"]
+    assert [row["question"] for row in read_rows(path, dropped)] == ["y"]
     assert dropped.first == ["log.parquet: row 1: no step", "log.parquet: row 2: neither question nor episode_id"]
     other = Dropped()
-    assert [one["question"] for one in read_rows(path, other, {"dataset": "b"})] == ["y"]
+    assert [row["question"] for row in read_rows(path, other, {"dataset": "b"})] == ["y"]
 
 
 @pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
@@ -220,8 +220,8 @@ def test_amounts_are_those_of_exact_decimals():
     exact = [int(Decimal(text).scaleb(9).to_integral_value(ROUND_HALF_EVEN)) for text in texts]
     with opened() as duck:
         listed = ", ".join(f"({at}, {text_literal(text)})" for at, text in enumerate(texts))
-        found = duck.rows(f"SELECT nano(t) FROM (VALUES {listed}) AS v(k, t) ORDER BY k")
-    assert [value for (value,) in found] == exact
+        amounts = duck.rows(f"SELECT nano(t) FROM (VALUES {listed}) AS v(k, t) ORDER BY k")
+    assert [value for (value,) in amounts] == exact
 
 
 @pytest.mark.parametrize(
@@ -250,11 +250,11 @@ def test_a_connection_prints_no_progress_and_its_folder_is_gone_at_the_end():
     assert not folder.exists()
 
 
-ASKED = Question("Which river?", "Vienna lies on the Danube.")
+QUESTION = Question("Which river?", "Vienna lies on the Danube.")
 
 
-def answered(*said: Completion | Exception, prices: object = PRICES) -> Answer:
-    left = iter(said)
+def answered(*replies: Completion | Exception, prices: object = PRICES) -> Answer:
+    left = iter(replies)
 
     def call(_: object) -> Completion:
         reply = next(left)
@@ -263,7 +263,7 @@ def answered(*said: Completion | Exception, prices: object = PRICES) -> Answer:
         return reply
 
     strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=2)
-    return drive(run(ASKED, RunPlan(strategy, ThresholdPolicy()), RunTerms(prices)), call)
+    return drive(run(QUESTION, RunPlan(strategy, ThresholdPolicy()), RunTerms(prices)), call)
 
 
 RHINE = completion("Answer: Rhine", usage=Usage(100, 10, 4, 1), latency_s=0.0123456, finish_reason="stop")
@@ -272,8 +272,8 @@ NO = yes_no(0.05, "No, Danube")
 
 def test_every_row_has_every_column_those_of_its_question_too_and_is_json():
     unknown = dict.fromkeys(("split", "group", "gold", "correct"))
-    wanted = {"question": ASKED.text, "context": ASKED.context, "schema_version": SCHEMA_VERSION, **unknown}
-    wanted |= {"episode_id": question_id(ASKED.text, ASKED.context)}
+    wanted = {"question": QUESTION.text, "context": QUESTION.context, "schema_version": SCHEMA_VERSION, **unknown}
+    wanted |= {"episode_id": question_id(QUESTION.text, QUESTION.context)}
     for more in ({"dataset": "demo", "horizon": 2}, {}):
         for each in rows(answered(RHINE, NO), **more):
             assert tuple(each) == COLUMNS
@@ -292,11 +292,11 @@ JUDGED = {"candidate": 1, "answer": "Danube", "kept": True, "text": "No, Danube"
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("replies", "wanted"),
     [((RHINE, NO), JUDGED), ((RHINE, yes_no(0.01, "No.")), {"candidate": None, "answer": None, "kept": None})],
 )
-def test_a_row_says_what_a_call_brought_and_cost(said, wanted):
-    base, judge = rows(answered(*said))
+def test_a_row_says_what_a_call_brought_and_cost(replies, wanted):
+    base, judge = rows(answered(*replies))
     assert {name: judge[name] for name in wanted} == wanted
     assert {name: base[name] for name in BROUGHT} == BROUGHT | {"kept": wanted["kept"] is None}
 
@@ -310,10 +310,10 @@ def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why():
 
 
 def test_only_the_first_sample_has_a_candidate():
-    said = [completion("No, Danube")] * 3
-    made = list(rows(answered(RHINE, *said, RHINE, *said)))
-    assert [each["candidate"] for each in made if each["step"] == 1] == [0, 1, None, None]
-    assert [each["signals"]["replay"]["sample"] for each in made if each["step"] == 1] == [0, 0, 1, 2]
+    verdicts = [completion("No, Danube")] * 3
+    calls = list(rows(answered(RHINE, *verdicts, RHINE, *verdicts)))
+    assert [each["candidate"] for each in calls if each["step"] == 1] == [0, 1, None, None]
+    assert [each["signals"]["replay"]["sample"] for each in calls if each["step"] == 1] == [0, 0, 1, 2]
 
 
 def test_signals_and_what_a_replay_needs_stand_in_the_row():
@@ -327,8 +327,8 @@ def test_signals_and_what_a_replay_needs_stand_in_the_row():
 
 def test_an_impossible_token_is_still_json():
     tokens = (Token("Answer: Rhine", -math.inf), Token("", None))
-    made = next(rows(answered(RHINE._replace(tokens=tokens), NO)))
-    assert made["signals"]["replay"]["tokens"] == [["Answer: Rhine", -1e9], ["", None]]
+    call = next(rows(answered(RHINE._replace(tokens=tokens), NO)))
+    assert call["signals"]["replay"]["tokens"] == [["Answer: Rhine", -1e9], ["", None]]
 
 
 def test_every_call_that_came_back_has_a_row_an_interrupted_step_s_too():
@@ -336,7 +336,7 @@ def test_every_call_that_came_back_has_a_row_an_interrupted_step_s_too():
     answer = answered(RHINE, yes_no(0.5), ProviderUnavailableError("down"), AuthenticationError("no key"))
     assert len(list(rows(answer))) == 2
     interrupted = Answer(
-        ASKED, "x", ("x",), answer.steps, "budget", 0.1, loose_calls=(answer.calls[0]._replace(completion=late),)
+        QUESTION, "x", ("x",), answer.steps, "budget", 0.1, loose_calls=(answer.calls[0]._replace(completion=late),)
     )
     assert [each["text"] for each in rows(interrupted)][-1] == "Answer: Danube"
 
@@ -349,5 +349,5 @@ def test_an_id_is_stable_and_tells_text_from_context():
 
 def test_candidates_of_other_sources_are_not_mixed_up():
     step = answered(RHINE, NO).steps[0]
-    assert [made.source for made in step.candidates] == ["base", "guide"]
+    assert [option.source for option in step.candidates] == ["base", "guide"]
     assert step.candidates[0] == candidate("Rhine", confidence=step.candidates[0].confidence)

@@ -281,9 +281,9 @@ TOOLS = ChatRequest(
 )
 
 
-def calls(*made: tuple[str, dict[str, Any]]) -> str:
+def calls(*pairs: tuple[str, dict[str, Any]]) -> str:
     """Return calls as `chat.output_text` writes them."""
-    return json.dumps([{"name": name, "arguments": arguments} for name, arguments in made])
+    return json.dumps([{"name": name, "arguments": arguments} for name, arguments in pairs])
 
 
 WIEN, GRAZ = ("geo_weather", {"city": "Wien"}), ("geo_weather", {"city": "Graz"})

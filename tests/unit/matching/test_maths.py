@@ -52,9 +52,9 @@ DIFFERENT = [
 
 @pytest.fixture(scope="module")
 def matcher() -> Iterator[MathMatcher]:
-    made = MathMatcher(timeout_s=PATIENCE_S)
-    yield made
-    made._worker.close()
+    patient = MathMatcher(timeout_s=PATIENCE_S)
+    yield patient
+    patient._worker.close()
 
 
 @needs_math_verify
@@ -312,19 +312,19 @@ def test_code_and_tests(answer, test, right):
 
 
 def test_endless_code_and_what_it_starts_is_killed(tmp_path):
-    told = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
     answer = (
         "import os, subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100_000)'])\n"
-        f"open({str(told)!r} + '.new', 'w').write(str(child.pid))\n"
-        f"os.rename({str(told)!r} + '.new', {str(told)!r})\n"
+        f"open({str(pid_file)!r} + '.new', 'w').write(str(child.pid))\n"
+        f"os.rename({str(pid_file)!r} + '.new', {str(pid_file)!r})\n"
         "while True: pass"
     )
     limit_s = 0.3
-    while not told.exists():  # a busy machine may take longer to start it
+    while not pid_file.exists():  # a busy machine may take longer to start it
         assert get_matcher(f"code:timeout_s={limit_s}").matches(answer, ["pass"]) is False
         limit_s *= 2
-    until(lambda: not lives(int(told.read_text())))
+    until(lambda: not lives(int(pid_file.read_text())))
 
 
 def test_the_tests_see_no_key_of_the_environment(monkeypatch):
@@ -397,7 +397,7 @@ HOSTILE = {
 }
 
 
-def made(name: str) -> Matcher:
+def matcher_of(name: str) -> Matcher:
     given: dict[str, object] = {}
     if name == "judge":
         given["ask"] = lambda messages: "No"
@@ -409,25 +409,25 @@ def made(name: str) -> Matcher:
 @each("kind", HOSTILE)
 @each("name", GOLD)
 def test_a_huge_answer_is_wrong_and_does_no_harm(name, kind):
-    assert made(name).matches(HOSTILE[kind], [GOLD[name]]) is False
+    assert matcher_of(name).matches(HOSTILE[kind], [GOLD[name]]) is False
 
 
 @each("kind", HOSTILE)
 @each("name", GOLD)
 def test_a_huge_accepted_answer_does_no_harm(name, kind):
-    assert made(name).matches("Danube", [HOSTILE[kind]]) in {False, None}
+    assert matcher_of(name).matches("Danube", [HOSTILE[kind]]) in {False, None}
 
 
 @each("name", ["label", "number"])
 @each("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
 def test_what_cannot_be_seen_changes_nothing(name, around):
-    assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]) is True
+    assert matcher_of(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]) is True
 
 
 @pytest.mark.parametrize("name", ["label", "number"])
 def test_a_lone_surrogate_is_a_letter_like_others(name):
-    assert made(name).matches("\ud800", ["\ud800"]) is True
-    assert made(name).matches("\ud8005 \udfff", [GOLD[name]]) in {True, False, None}
+    assert matcher_of(name).matches("\ud800", ["\ud800"]) is True
+    assert matcher_of(name).matches("\ud8005 \udfff", [GOLD[name]]) in {True, False, None}
 
 
 @each("name", ["exact", "label", "number"])
@@ -435,9 +435,9 @@ def test_a_lone_surrogate_is_a_letter_like_others(name):
     "mark", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
 )
 def test_marks_without_content_are_texts_like_others(name, mark):
-    assert made(name).matches(mark, [mark]) is True
-    assert made(name).matches(mark, [GOLD[name]]) is False
-    assert made(name).matches("Danube", [mark]) in {False, None}
+    assert matcher_of(name).matches(mark, [mark]) is True
+    assert matcher_of(name).matches(mark, [GOLD[name]]) is False
+    assert matcher_of(name).matches("Danube", [mark]) in {False, None}
 
 
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
@@ -468,7 +468,7 @@ def test_no_text_takes_quadratic_time(name, monkeypatch):
     elif name == "math":
         work = as_latex
     else:
-        matcher = made(name)
+        matcher = matcher_of(name)
         work = lambda piece: matcher.matches(piece, [GOLD[name]])  # noqa: E731
     assert {piece: slow for piece in PIECES if (slow := superlinear(work, piece))} == {}
 

@@ -52,7 +52,7 @@ def replacing() -> Any:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {"mine": "Mine", "broken": "Missing", "none": "makes_none", "exact": "replacing", "refusing": "refusing"}
     points = [EntryPoint(name, f"{__name__}:{place}", "cascade.matchers") for name, place in places.items()]
-    monkeypatch.setattr("cascade.registry.entry_points", lambda group: [one for one in points if one.group == group])
+    monkeypatch.setattr("cascade.registry.entry_points", lambda group: [item for item in points if item.group == group])
 
 
 @pytest.fixture
@@ -109,9 +109,9 @@ def test_mistakes_are_one_error_that_names_each(spec, options, wrong):
 def test_an_installed_matcher_is_named_made_with_its_options_and_replaces_no_other():
     assert MATCHERS.names.count("exact") == 1
     assert MATCHERS.names[-4:] == ("mine", "broken", "none", "refusing")
-    made = get_matcher("mine:strict=yes")
-    assert made.matches("a", ["a"]) is True
-    assert made.same("a", "b") is False
+    matcher = get_matcher("mine:strict=yes")
+    assert matcher.matches("a", ["a"]) is True
+    assert matcher.same("a", "b") is False
     assert get_matcher("mine").matches("a", ["a"]) is None
     assert isinstance(get_matcher("exact"), ExactMatcher)
 
@@ -333,10 +333,10 @@ class Judge:
 
     def __init__(self, reply: str = "Yes") -> None:
         self.reply = reply
-        self.asked: list[Sequence[Message]] = []
+        self.prompts: list[Sequence[Message]] = []
 
     def __call__(self, messages: Sequence[Message]) -> str:
-        self.asked.append(messages)
+        self.prompts.append(messages)
         return self.reply
 
 
@@ -359,7 +359,7 @@ def test_what_is_no_clear_yes_or_no_is_unknown_and_never_right(reply, verdict):
 def test_a_judge_is_asked_with_question_references_and_answer():
     judge = Judge()
     JudgeMatcher(judge).matches_question("Which river?", "Donau", ["Danube", "the Danube"])
-    system, user = judge.asked[0]
+    system, user = judge.prompts[0]
     assert (system.role, user.role) == ("system", "user")
     shown = json.loads(user.content.split("\n")[1])
     assert shown == {
@@ -400,16 +400,16 @@ def test_what_needs_no_judge_costs_nothing():
     assert matcher.matches("  ", ["Danube"]) is False
     assert matcher.matches("Danube", []) is None
     assert matcher.matches("Danube", ["", " "]) is None
-    assert judge.asked == []
+    assert judge.prompts == []
 
 
 def test_the_same_answer_is_asked_once():
     judge = Judge()
     matcher = JudgeMatcher(judge)
     assert [matcher.matches("Donau", ["Danube"]) for _ in range(3)] == [True] * 3
-    assert len(judge.asked) == 1
+    assert len(judge.prompts) == 1
     matcher.matches_question("Which river?", "Donau", ["Danube"])
-    assert len(judge.asked) == 2
+    assert len(judge.prompts) == 2
 
 
 @each("answer", ["x" * 2_000 + " but not really", "y" * 1_000_000])
@@ -417,7 +417,7 @@ def test_a_long_answer_is_judged_whole_also_where_it_starts_like_a_reference(ans
     """0.5.0 left out the middle of a text above 24,000 characters, and said nothing."""
     judge = Judge("No")
     assert JudgeMatcher(judge).matches(answer, ["x" * 2_000]) is False
-    assert answer in judge.asked[0][1].content
+    assert answer in judge.prompts[0][1].content
 
 
 def test_a_failing_judge_is_no_verdict():
@@ -433,7 +433,7 @@ def test_rows_are_judged_with_their_question():
     matcher = get_matcher("judge", ask=judge)
     rows = [{"question": "Which river?", "answer": "Donau", "gold": ["Danube"], "correct": None}]
     assert [row["correct"] for row in judge_rows(rows, matcher)] == [True]
-    assert '"question": "Which river?"' in judge.asked[0][1].content
+    assert '"question": "Which river?"' in judge.prompts[0][1].content
 
 
 # --- two outputs: a verdict in both orders ---
@@ -452,17 +452,17 @@ REQUEST = ChatRequest([{"role": "user", "content": "Say hello."}])
     ],
 )
 def test_both_orders_have_to_say_the_same(replies, same):
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def ask(messages: Sequence[Message]) -> str:
-        asked.append(messages[-1].content)
-        return replies[len(asked) - 1]
+        prompts.append(messages[-1].content)
+        return replies[len(prompts) - 1]
 
     matcher = get_matcher("judge", ask=ask)
     assert matcher.same("Hello", "Good day", REQUEST) is same
-    assert len(asked) == 2
-    assert asked[0].index("Hello") < asked[0].index("Good day")
-    assert asked[1].index("Good day") < asked[1].index("Hello")
+    assert len(prompts) == 2
+    assert prompts[0].index("Hello") < prompts[0].index("Good day")
+    assert prompts[1].index("Good day") < prompts[1].index("Hello")
 
 
 def test_equal_texts_are_not_paid_for():

@@ -74,10 +74,10 @@ def test_a_replay_stops_each_conversation_at_its_first_kept_or_unrecorded_turn(s
 
 def test_no_threshold_lies_on_a_level_and_all_are_kept_at_the_last():
     levels = np.append(np.linspace(0, 1, 200), [np.inf, -np.inf])
-    found = grid(levels)
-    assert len(found) == 51
-    assert found == sorted(found)
-    assert not np.isin(found[:-1], levels).any()
+    thresholds = grid(levels)
+    assert len(thresholds) == 51
+    assert thresholds == sorted(thresholds)
+    assert not np.isin(thresholds[:-1], levels).any()
     assert grid(np.array([np.inf])) == [math.inf]
 
 
@@ -148,11 +148,11 @@ def test_a_look_shows_no_policy_what_is_right():
     stops_of(Peeking(), random_log(0), promise_of(MODES))
 
 
-def said(role: str, content: str) -> dict[str, str]:
+def message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-HEAD = [said("system", "Route."), said("user", "Where is it?"), said("assistant", "delivery")]
+HEAD = [message("system", "Route."), message("user", "Where is it?"), message("assistant", "delivery")]
 
 
 def test_a_conversation_has_the_clients_name_and_requests_without_one_are_apart():
@@ -164,6 +164,6 @@ def test_a_conversation_has_the_clients_name_and_requests_without_one_are_apart(
 
 
 def test_examples_of_the_application_are_no_earlier_reply():
-    assert not goes_on([*HEAD, said("user", "a")], len(HEAD))
-    assert goes_on([*HEAD, said("user", "a")])
-    assert goes_on([*HEAD, said("user", "a"), said("assistant", "b"), said("user", "c")], len(HEAD))
+    assert not goes_on([*HEAD, message("user", "a")], len(HEAD))
+    assert goes_on([*HEAD, message("user", "a")])
+    assert goes_on([*HEAD, message("user", "a"), message("assistant", "b"), message("user", "c")], len(HEAD))

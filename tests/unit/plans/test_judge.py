@@ -20,7 +20,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.server.catalog import Catalog
 from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question, Request
-from unit.made import TWO_MODELS
+from unit.builders import TWO_MODELS
 
 PRICE = {"input": 1.0, "output": 4.0}
 MODELS: dict[str, Any] = {
@@ -53,7 +53,7 @@ def judging(p_yes: float, answer: Any = "Answer: Danube") -> FakeProvider:
     return FakeProvider(script)
 
 
-def asked(fake: FakeProvider, settings: dict[str, Any], chat: dict[str, Any] | None = None) -> Answer:
+def answered(fake: FakeProvider, settings: dict[str, Any], chat: dict[str, Any] | None = None) -> Answer:
     with Orchestrator.from_config(settings, providers={"fake": fake}) as cascade:
         if chat is None:
             return cascade.ask("Which river?")
@@ -62,7 +62,7 @@ def asked(fake: FakeProvider, settings: dict[str, Any], chat: dict[str, Any] | N
 
 @pytest.mark.parametrize(("p_yes", "models"), [(0.61, ["small"]), (0.59, ["small", "large"])])
 def test_p_yes_decides_and_the_judge_costs_its_input_alone(p_yes, models):
-    answer = asked(judging(p_yes), config())
+    answer = answered(judging(p_yes), config())
     assert [call.request.model for call in answer.calls if call.request.purpose == "answer"] == models
     (verdict,) = [call for call in answer.calls if call.request.purpose == "judge"]
     assert answer.steps[1].signals["p_yes"] == pytest.approx(p_yes)
@@ -71,21 +71,21 @@ def test_p_yes_decides_and_the_judge_costs_its_input_alone(p_yes, models):
 
 def test_each_answer_but_the_last_is_judged():
     fake = judging(0.1)
-    asked(fake, config(strategy={**LADDER, "models": ["base", "middle", "guide"]}))
-    made = [request.model for request in fake.requests]
-    assert made == ["small", "decider-latest", "middle", "decider-latest", "large"]
+    answered(fake, config(strategy={**LADDER, "models": ["base", "middle", "guide"]}))
+    models = [request.model for request in fake.requests]
+    assert models == ["small", "decider-latest", "middle", "decider-latest", "large"]
 
 
 @pytest.mark.parametrize(
-    ("chat", "said", "shown"),
+    ("chat", "response", "shown"),
     [
         ({"tools": TOOLS}, reply("", tool_calls=[("find", {"name": "Vienna"})]), ["tools", "conversation", "reply"]),
         ({"response_format": SCHEMA}, '{"river": "Danube"}', ["format", "conversation", "reply"]),
     ],
 )
-def test_a_message_is_judged_as_json_with_the_reply_last(chat, said, shown):
-    fake = judging(0.9, said)
-    answer = asked(fake, config(), chat)
+def test_a_message_is_judged_as_json_with_the_reply_last(chat, response, shown):
+    fake = judging(0.9, response)
+    answer = answered(fake, config(), chat)
     assert len(answer.steps) == 2
     statement, data = fake.requests[1].messages
     assert statement.role == "system"
@@ -125,10 +125,10 @@ def test_a_client_cannot_name_a_judge_as_its_model():
 
 
 def test_a_certificate_names_dialect_question_and_data_and_warns_of_a_moving_name():
-    made = json.loads(json.dumps(made_for(load(config()))))
-    asks = made["models"]["decider-latest"]["decision"]
+    record = json.loads(json.dumps(made_for(load(config()))))
+    asks = record["models"]["decider-latest"]["decision"]
     assert (asks["dialect"], asks["questions"][0]["type"], len(asks["rendering_sha256"])) == ("openai", "predicate", 64)
-    assert len(moving(made)) == 1
+    assert len(moving(record)) == 1
     assert moving(made_for(load(changed(model="decider-2026-09-22")))) == ()
 
 
@@ -165,8 +165,8 @@ def verified(verifier: Any, **more: Any) -> dict[str, Any]:
     return TWO_MODELS | {"strategy": {"kind": "ladder", "models": ["base", "guide"], "judge": verifier}, **more}
 
 
-def ask_verified(verifier: Any, said: Any, question: Any = QUESTION, script: Any = None, **more: Any) -> Answer:
-    fake = FakeProvider(script or (lambda request: said if request.model == "small" else "Answer: 4, surely"))
+def ask_verified(verifier: Any, response: Any, question: Any = QUESTION, script: Any = None, **more: Any) -> Answer:
+    fake = FakeProvider(script or (lambda request: response if request.model == "small" else "Answer: 4, surely"))
     with Orchestrator.from_config(verified(verifier, **more), providers={"fake": fake}) as cascade:
         return cascade.chat(question) if isinstance(question, list) else cascade.ask(question)
 
@@ -183,8 +183,8 @@ def test_an_answer_that_passes_is_served_and_one_that_fails_is_not():
 
 
 def test_a_verdict_costs_nothing_and_the_cost_stays_known():
-    found = ask_verified(HERE, "Answer: 4").calls
-    assert [call.cost_nano_usd for call in found] == [None, 0]  # the fake model has no price, the verifier is free
+    calls = ask_verified(HERE, "Answer: 4").calls
+    assert [call.cost_nano_usd for call in calls] == [None, 0]  # the fake model has no price, the verifier is free
 
 
 def adds(question: Question, message: Any) -> bool:
@@ -192,12 +192,12 @@ def adds(question: Question, message: Any) -> bool:
 
 
 def test_a_message_is_verified_whole():
-    said = reply("", tool_calls=[("add", {"n": 1})])
+    response = reply("", tool_calls=[("add", {"n": 1})])
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
-    fake = FakeProvider(lambda _: said)
+    fake = FakeProvider(lambda _: response)
     with Orchestrator.from_config(verified(f"{__name__}:adds"), providers={"fake": fake}) as cascade:
         answer = cascade.chat([{"role": "user", "content": "Add."}], tools=tools)
-    assert answer.message == said["choices"][0]["message"]
+    assert answer.message == response["choices"][0]["message"]
     assert answer.to_openai()["usage"]["prompt_tokens"] == 20
     assert len(fake.requests) == 1
 
@@ -206,10 +206,10 @@ def test_a_model_verifies_with_yes_or_no():
     def script(request: Request) -> Any:
         if request.purpose == "judge":
             return reply("Yes" if '"answer": "4"' in request.messages[-1].content else "No", p_yes=None)
-        return said if request.model == "small" else "Answer: 4, surely"
+        return response if request.model == "small" else "Answer: 4, surely"
 
-    for said, served in (("Answer: 4", "4"), ("Answer: 5", "4, surely")):
-        assert ask_verified("guide", said, script=script, policy={**JUDGED, "threshold": -0.5}).text == served
+    for response, served in (("Answer: 4", "4"), ("Answer: 5", "4, surely")):
+        assert ask_verified("guide", response, script=script, policy={**JUDGED, "threshold": -0.5}).text == served
 
 
 def test_a_verifier_that_cannot_tell_is_unknown_and_the_next_model_answers():
@@ -219,13 +219,13 @@ def test_a_verifier_that_cannot_tell_is_unknown_and_the_next_model_answers():
 
 
 def test_a_step_without_an_answer_fails_and_nobody_is_asked():
-    before = len(ASKED)
+    before = len(CHECKED)
     answer = ask_verified(f"{__name__}:counted", ":")
     assert answer.steps[1].signals["gate"] == 0.0
     assert [(call.request.role, call.request.purpose) for call in answer.calls] == [
         ("small", "answer"), ("verifier", "skip"), ("large", "answer"),
     ]  # fmt: skip
-    assert len(ASKED) == before
+    assert len(CHECKED) == before
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_its_verdicts_are_collected_and_replayed_from_the_log(tmp_path):
     log = tmp_path / "log.jsonl"
     questions = [AskedQuestion(f"q{n}", Question(QUESTION + " " * n), ("4",)) for n in range(4)]
     fake = FakeProvider(
-        lambda one: f"Answer: {len(one.question.text) % 2 + 4}" if one.model == "small" else "Answer: 4"
+        lambda request: f"Answer: {len(request.question.text) % 2 + 4}" if request.model == "small" else "Answer: 4"
     )
     counted = f"{__name__}:counted"
     collect(load(verified(counted)), questions, log, providers={"fake": fake})
@@ -251,19 +251,19 @@ def test_its_verdicts_are_collected_and_replayed_from_the_log(tmp_path):
     }  # fmt: skip
     gates = [row["signals"]["gate"] for row in rows if row["source"] == "verifier"]
     assert sorted(gates) == [0.0, 0.0, 0.0, 1.0]  # of two questions with the same answer each has its own verdict
-    before = len(ASKED)
+    before = len(CHECKED)
     again = verified(counted, provider=f"replay:{log}")
     with Orchestrator.from_config(again) as cascade:
-        answers = [cascade.ask(one.question) for one in questions]
+        answers = [cascade.ask(question.question) for question in questions]
     assert [answer.steps[1].signals["gate"] for answer in answers] == gates
-    assert len(ASKED) == before
+    assert len(CHECKED) == before
 
 
-ASKED: list[str] = []
+CHECKED: list[str] = []
 
 
 def counted(question: Question, message: Any) -> bool:
-    ASKED.append(question.text)
+    CHECKED.append(question.text)
     return bool(message["content"] == "4" and question.text == QUESTION)
 
 

@@ -27,7 +27,7 @@ from cascade.plans.verdict import (
 )
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Message, Question, Request, Token
-from unit.made import RIVER, completion, yes_no
+from unit.builders import RIVER, completion, yes_no
 
 LN = math.log
 
@@ -86,17 +86,17 @@ def test_a_text_is_a_clear_yes_a_clear_no_or_no_verdict(text, answer, read_as):
 
 
 @each(
-    "said",
+    "text",
     [
         *("Yes, the answer should be London", "Yes, that's untrue", "Yes, that\u2019s untrue.", "Yes, London."),
         *("Yes, it isn't", "Yes. The correct answer is London.", "Yes, the right answer would be London"),
         *("Yes, although Lyon is larger", "Yes, nearly.", '{"verdict": "yes", "answer": "London"}'),
     ],
 )
-def test_a_yes_that_takes_itself_back_is_no_yes(said):
+def test_a_yes_that_takes_itself_back_is_no_yes(text):
     """0.5.0: read as a yes to "Paris" in sampled verdicts."""
-    assert read_text(said, PARIS) == (None, None)
-    assert combine([completion(said)], PARIS).p_yes is None
+    assert read_text(text, PARIS) == (None, None)
+    assert combine([completion(text)], PARIS).p_yes is None
 
 
 def tok(text: str, logprob: float | None, **top: float) -> Token:
@@ -123,15 +123,15 @@ SPELT = ((" Yes", LN(0.3)), ("YES", LN(0.2)), ("▁yes", LN(0.1)), ("No", LN(0.1
     ],
 )
 def test_the_log_probs_of_a_verdict(tokens, p_yes, mass):
-    found = read_logprobs(tokens)
-    assert [value if value is None else pytest.approx(value) for value in (p_yes, mass)] == [*found]
-    assert (found[1] or 0) <= 1
+    reading = read_logprobs(tokens)
+    assert [value if value is None else pytest.approx(value) for value in (p_yes, mass)] == [*reading]
+    assert (reading[1] or 0) <= 1
 
 
-@pytest.mark.parametrize("said", ["Yes", "No"])
-def test_a_token_without_alternatives_is_not_surer_than_its_own_probability(said):
-    p_yes, _ = read_logprobs([tok(said, LN(0.6))])
-    p_said = None if p_yes is None else (p_yes if said == "Yes" else 1 - p_yes)
+@pytest.mark.parametrize("text", ["Yes", "No"])
+def test_a_token_without_alternatives_is_not_surer_than_its_own_probability(text):
+    p_yes, _ = read_logprobs([tok(text, LN(0.6))])
+    p_said = None if p_yes is None else (p_yes if text == "Yes" else 1 - p_yes)
     assert p_said is None or p_said <= 0.6 + 1e-9
 
 
@@ -157,7 +157,7 @@ def test_a_small_mass_of_yes_and_no_is_no_verdict(share, counts):
 
 
 @pytest.mark.parametrize(
-    ("said", "verdict"),
+    ("samples", "verdict"),
     [
         (("Yes", "No, Rhine", "Yes"), (2.5 / 4, True, None, None)),  # half a vote of doubt
         (("Yes", "well"), (1.5 / 2, True, None, None)),
@@ -168,19 +168,19 @@ def test_a_small_mass_of_yes_and_no_is_no_verdict(share, counts):
         (("No, Inn", "No, Rhine"), (0.5 / 3, False, "Inn", None)),  # of equally common ones the first
     ],
 )
-def test_samples_are_counted(said, verdict):
-    assert combine([completion(text) for text in said]) == verdict
+def test_samples_are_counted(samples, verdict):
+    assert combine([completion(text) for text in samples]) == verdict
 
 
 @each(
-    "said, answer, stays",
+    "text, answer, stays",
     [
         *(("No, yes", answer, stays) for answer, stays in (("Danube", 0), ("no", 1), ("No.", 1), ("yes", 0))),
-        *((said, "Danube", 1) for said in ("No, Inn", "No", "Yes")),
+        *((output, "Danube", 1) for output in ("No, Inn", "No", "Yes")),
     ],
 )
-def test_a_bare_yes_corrects_a_no_only(said, answer, stays):
-    verdict = read(completion(said))
+def test_a_bare_yes_corrects_a_no_only(text, answer, stays):
+    verdict = read(completion(text))
     assert sensible(verdict, answer) == (verdict if stays else NO_VERDICT)
 
 
@@ -261,8 +261,8 @@ def test_what_it_decides_is_done(decisions, text, steps, stopped):
 
 
 def test_the_decisions_are_paid_for():
-    answer, asked = live(["3", "2"])
-    assert [one.purpose for one in asked] == ["answer", "judge", "decide"] * 2
+    answer, requests = live(["3", "2"])
+    assert [request.purpose for request in requests] == ["answer", "judge", "decide"] * 2
     base, judge, decide = 40 * 100 + 4 * 400, 30 * 1_000 + 3 * 4_000, 50 * 1_000 + 1 * 4_000
     assert answer.cost_nano_usd == 2 * (base + judge + decide)
 

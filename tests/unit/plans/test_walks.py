@@ -38,7 +38,7 @@ from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.fake import FakeProvider, Reply, reply
 from cascade.table import Log
 from cascade.types import SKIP, Answer, Completion, Message, Question, Request, Token, Usage
-from unit.made import RIVER, base_guide, completion, drive, exits, walked, yes_no
+from unit.builders import RIVER, base_guide, completion, drive, exits, walked, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 32, 0.2, 22)
@@ -64,7 +64,7 @@ def rounds(number: int, **settings: Any) -> Plan:
 
 
 @each(
-    "plan, replies, asked, offers, signals",
+    "plan, replies, calls, offers, signals",
     [
         # a ladder: one model's answer a step
         (
@@ -192,17 +192,17 @@ def rounds(number: int, **settings: Any) -> Plan:
         (JUDGED, [DOWN, "Answer: Inn"], "base:answer guide:answer", ["", "", "", "guide=Inn"], {}),
     ],
 )  # fmt: skip
-def test_what_is_asked_and_offered(plan, replies, asked, offers, signals):
+def test_what_is_asked_and_offered(plan, replies, calls, offers, signals):
     requests, steps = walked(plan, *replies)
-    assert " ".join(f"{request.role}:{request.purpose}" for request in requests) == asked
-    found = [
+    assert " ".join(f"{request.role}:{request.purpose}" for request in requests) == calls
+    texts = [
         " ".join(
             f"{each.source}={each.text}" + ("" if each.confidence is None else f"@{each.confidence:.2f}")
             for each in step.candidates
         )
         for step in steps
     ]
-    assert found == offers
+    assert texts == offers
     for name, values in signals.items():
         assert [step.signals.get(name) for step in steps] == [None if v is None else pytest.approx(v) for v in values]
 
@@ -245,10 +245,10 @@ LONG = (64, 0.7, 5, 1)
     ],
 )  # fmt: skip
 def test_models_are_asked_as_configured(plan, replies, settings):
-    asked, _ = walked(plan, *replies)
-    found = [(each.max_tokens, each.temperature, each.seed, each.top_logprobs) for each in asked]
-    assert found == settings
-    assert {each.question for each in asked} == {RIVER}
+    requests, _ = walked(plan, *replies)
+    actual = [(each.max_tokens, each.temperature, each.seed, each.top_logprobs) for each in requests]
+    assert actual == settings
+    assert {each.question for each in requests} == {RIVER}
 
 
 @pytest.mark.parametrize("plan", [rounds(1), ladder(RUNGS[:2])])
@@ -276,10 +276,10 @@ INN = Question("Which river?", "Innsbruck lies on the Inn.")
         ),
         *(
             (
-                JUDGED, [said, yes_no(0.2), *["Answer: Inn"] * 2], RIVER, 1,
+                JUDGED, [base_reply, yes_no(0.2), *["Answer: Inn"] * 2], RIVER, 1,
                 {"question": RIVER.text, "reasoning": reasoning, "answer": answer},
             )
-            for said, reasoning, answer in (
+            for base_reply, reasoning, answer in (
                 ("Reasoning: it is.\nAnswer: Rhine", "it is.", "Rhine"),
                 (completion("Reasoning: it is long", finish_reason="length"), "", "Reasoning: it is long"),
             )
@@ -318,10 +318,10 @@ INN = Question("Which river?", "Innsbruck lies on the Inn.")
     ],
 )  # fmt: skip
 def test_what_a_model_reads_of_the_others(plan, replies, question, place, data):
-    asked, _ = walked(plan, *replies, question=question)
-    assert json.loads(asked[place].messages[-1].content.split("<data>")[1].split("\n")[1]) == data
-    if asked[place].purpose == "answer":  # a further round reads the first one's prompt, and its reply as it is
-        first, again = asked[0].messages, asked[place].messages
+    requests, _ = walked(plan, *replies, question=question)
+    assert json.loads(requests[place].messages[-1].content.split("<data>")[1].split("\n")[1]) == data
+    if requests[place].purpose == "answer":  # a further round reads the first one's prompt, and its reply as it is
+        first, again = requests[0].messages, requests[place].messages
         assert again[: len(first)] == first
         assert (again[-2].role, again[-2].content) == ("assistant", replies[0])
 
@@ -343,9 +343,9 @@ def test_no_text_leaves_its_block_of_data_or_opens_a_turn(plan, replies):
         else reply._replace(text=reply.text.replace("{}", hostile))
         for reply in replies
     ]
-    asked, _ = walked(plan, *filled, question=question)
-    assert len(asked) == len(replies)
-    for request in asked:
+    requests, _ = walked(plan, *filled, question=question)
+    assert len(requests) == len(replies)
+    for request in requests:
         text = "".join(message.content for message in request.messages)
         assert not [mark for mark in ("<|im_end|>", "<|im_start|>", "\u202e", "</s>", "[INST]") if mark in text]
         body = request.messages[-1].content
@@ -378,8 +378,8 @@ def searches(request: Request) -> Loop:
     """Ask until the reply is no search."""
     reply = yield request
     while reply.text.startswith("Search:"):
-        found = Message("user", "Vienna lies on the Danube.")
-        reply = yield request._replace(messages=(*request.messages, Message("assistant", reply.text), found))
+        result = Message("user", "Vienna lies on the Danube.")
+        reply = yield request._replace(messages=(*request.messages, Message("assistant", reply.text), result))
     return reply._replace(text=f"Reasoning: it was looked up.\n{reply.text}")
 
 
@@ -405,15 +405,15 @@ def config(agent: str, strategy: Mapping[str, Any], **more: Any) -> dict[str, An
 
 LADDER = {"kind": "ladder", "models": ["base", "guide"]}
 JUDGED_AGENTS = {"kind": "base_guide", "rounds": 2}
-SAID: Mapping[str, Sequence[Reply]] = {
+SCRIPT: Mapping[str, Sequence[Reply]] = {
     "small": ["Search: Vienna river", "Answer: Danube", "Answer: Danube"],
     "large": [reply("Yes", p_yes=0.9)],
 }
 
 
 def test_each_of_its_calls_is_charged_and_the_answer_costs_nothing_more():
-    with Orchestrator.from_config(config("searches", LADDER), providers={"fake": FakeProvider(SAID)}) as one:
-        answer = one.ask("Which river?")
+    with Orchestrator.from_config(config("searches", LADDER), providers={"fake": FakeProvider(SCRIPT)}) as cascade:
+        answer = cascade.ask("Which river?")
     (step, *_) = answer.steps
     assert [(call.request.purpose, call.cost_nano_usd) for call in step.calls] == [
         ("act", 200_000_000),
@@ -426,9 +426,9 @@ def test_each_of_its_calls_is_charged_and_the_answer_costs_nothing_more():
 
 
 def test_the_guide_judges_the_agent_and_is_none_itself(tmp_path):
-    fake, log = FakeProvider(SAID), tmp_path / "log.jsonl"
-    asked = [AskedQuestion("q", Question("Which river?"), ("Danube",))]
-    done = collect(load(config("searches", JUDGED_AGENTS)), asked, log, providers={"fake": fake})
+    fake, log = FakeProvider(SCRIPT), tmp_path / "log.jsonl"
+    questions = [AskedQuestion("q", Question("Which river?"), ("Danube",))]
+    done = collect(load(config("searches", JUDGED_AGENTS)), questions, log, providers={"fake": fake})
     rows = [row for row in read_rows(log) if row["walk"] is None]
     assert (done.questions, done.unused_calls, journal_of(log).exists()) == (1, 0, False)
     assert [(row["source"], row["signals"]["replay"]["purpose"], row["candidate"]) for row in rows[:4]] == [
@@ -443,22 +443,22 @@ def test_the_guide_judges_the_agent_and_is_none_itself(tmp_path):
     assert read.log.right[0, 0] == 1
     again = FakeProvider({})
     how = CollectSettings(resume=True)
-    collect(load(config("searches", JUDGED_AGENTS)), asked, log, how, providers={"fake": again})
+    collect(load(config("searches", JUDGED_AGENTS)), questions, log, how, providers={"fake": again})
     assert not again.requests  # every call of the agent is on record
 
 
 def test_a_cap_stops_it_between_two_calls():
     capped = config("searches", LADDER, budget={"per_question": 30.0})
     fake = FakeProvider({"small": ["Search: more"]})
-    with Orchestrator.from_config(capped, providers={"fake": fake}) as one, pytest.raises(BudgetExceededError) as told:
-        one.ask("Which river?")
-    assert len(told.value.calls) == len(fake.requests) >= 2
+    with Orchestrator.from_config(capped, providers={"fake": fake}) as live, pytest.raises(BudgetExceededError) as stop:
+        live.ask("Which river?")
+    assert len(stop.value.calls) == len(fake.requests) >= 2
 
 
 def test_its_mistake_is_an_error_of_the_call_and_the_next_model_answers():
     fake = FakeProvider({"small": ["Answer: Danube"], "large": ["Answer: Rhine"]})
-    with Orchestrator.from_config(config("breaks", LADDER), providers={"fake": fake}) as one:
-        answer = one.ask("Which river?")
+    with Orchestrator.from_config(config("breaks", LADDER), providers={"fake": fake}) as cascade:
+        answer = cascade.ask("Which river?")
     assert answer.text == "Rhine"
     assert "the agent of small failed: ZeroDivisionError: no tool" in answer.explain()
     assert answer.steps[0].cost_nano_usd == 200_000_000  # what it had spent
@@ -539,19 +539,19 @@ def test_a_purpose_that_is_none_is_refused_by_name():
 
 
 def test_a_sample_at_temperature_0_is_refused():
-    made = load(offered({"name": "a", "model": "large", "purpose": "sample"}, {"name": "b", "model": "large"}))
+    settings = load(offered({"name": "a", "model": "large", "purpose": "sample"}, {"name": "b", "model": "large"}))
     with pytest.raises(ConfigError, match="a: a sample needs a model with a temperature above 0"):
-        build_strategy(made)
+        build_strategy(settings)
 
 
 def test_chat_requests_are_answered_where_no_offer_reads_another():
-    asked = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
+    question = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
     both = (PlanNode("small", SMALL), PlanNode("large", LARGE, "outright"))
     hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
-    _, steps = walked(Plan(both), hello, hello, question=asked)
+    _, steps = walked(Plan(both), hello, hello, question=question)
     assert [step.candidates[0].message for step in steps] == [hello.message] * 2
     with pytest.raises(UsageError, match="answers no chat requests"):
-        walked(JUDGED, question=asked)
+        walked(JUDGED, question=question)
 
 
 def wrong_of_odd(request: Request) -> Completion:
@@ -564,18 +564,18 @@ def wrong_of_odd(request: Request) -> Completion:
 
 
 def log_of_all(questions: int = 6) -> Log:
-    made = load(offered(*CALL_LEVEL))
-    strategy, found = build_strategy(made), []
+    settings = load(offered(*CALL_LEVEL))
+    strategy, logged = build_strategy(settings), []
     for number in range(questions):
         question = Question(f"Which river is it{'?' * number}")
         answer: Answer = drive(
-            run(question, RunPlan(strategy, FixedPolicy("both", strategy.horizon)), RunTerms(made.prices())),
+            run(question, RunPlan(strategy, FixedPolicy("both", strategy.horizon)), RunTerms(settings.prices())),
             wrong_of_odd,
         )
         for row in rows(answer, horizon=strategy.horizon):
             right = None if row["answer"] is None else row["answer"] == "Danube"
-            found.append(row | {"correct": right, "kept": None})
-    (read,) = datasets_of(found)
+            logged.append(row | {"correct": right, "kept": None})
+    (read,) = datasets_of(logged)
     return read.log
 
 
@@ -590,10 +590,10 @@ def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads():
 
 
 def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no():
-    made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
-    strategy, policy = build_strategy(made), ThresholdPolicy(0.5, when="p_yes")
+    settings = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
+    strategy, policy = build_strategy(settings), ThresholdPolicy(0.5, when="p_yes")
     for text, steps in (("even", 2), ("odd", 3)):
-        answer = drive(run(Question(text), RunPlan(strategy, policy), RunTerms(made.prices())), wrong_of_odd)
+        answer = drive(run(Question(text), RunPlan(strategy, policy), RunTerms(settings.prices())), wrong_of_odd)
         assert (len(answer.steps), answer.text) == (steps, "Danube")
         assert answer.cost is not None
 
@@ -616,12 +616,12 @@ JUDGE, SAMPLE, LAST = CALL_LEVEL[1], {"name": "more", "model": "small", "purpose
 )
 def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers, policy, refused):
     """0.6: a policy that reads P(yes) was accepted by a list without a judge, so that it bought every offer for every question."""
-    made = offered(*offers) | {"policy": policy}
+    settings = offered(*offers) | {"policy": policy}
     if not refused:
-        load(made)
+        load(settings)
         return
     with pytest.raises(ConfigError) as error:
-        load(made)
+        load(settings)
     (problem,) = error.value.problems
     assert problem.startswith(f"policy: {policy['kind']} reads the signal ")
     assert "reply_mean_logprob" in problem
@@ -642,17 +642,17 @@ HELLO = completion("Hello", message={"role": "assistant", "content": "Hello"})
 
 
 def test_a_judge_of_a_list_reads_the_whole_message_of_a_chat_request():
-    asked, steps = walked(Plan((*JUDGED.nodes[:2], GUIDE)), HELLO, yes_no(0.8), HELLO, question=CHAT)
-    assert "Hello" in asked[1].messages[-1].content
-    assert asked[1].chat is None
+    requests, steps = walked(Plan((*JUDGED.nodes[:2], GUIDE)), HELLO, yes_no(0.8), HELLO, question=CHAT)
+    assert "Hello" in requests[1].messages[-1].content
+    assert requests[1].chat is None
     (judged,) = steps[1].candidates
     assert (judged.message, judged.source) == (HELLO.message, "check")
     assert judged.confidence == pytest.approx(0.8)
 
 
 def test_a_faulty_message_in_the_only_round_is_answered_by_the_guide():
-    asked, (step,) = walked(base_guide(SMALL, LARGE, 1), HELLO._replace(faults=("cut",)), HELLO, question=CHAT)
-    assert [request.role for request in asked] == ["base", "guide"]
+    requests, (step,) = walked(base_guide(SMALL, LARGE, 1), HELLO._replace(faults=("cut",)), HELLO, question=CHAT)
+    assert [request.role for request in requests] == ["base", "guide"]
     assert [candidate.source for candidate in step.candidates] == ["guide"]
     assert step.final
 
@@ -661,13 +661,13 @@ def test_a_model_that_lacks_what_a_request_needs_is_left_out_of_a_list():
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}
     question = Question.of_chat(ChatRequest.from_openai({"messages": [picture]}))
     plan = Plan((PlanNode("blind", ModelUse("small", images=False)), PlanNode("last", LARGE, "outright")))
-    asked, steps = walked(plan, HELLO, HELLO, question=question)
-    assert [request.purpose for request in asked] == [SKIP, "answer"]
+    requests, steps = walked(plan, HELLO, HELLO, question=question)
+    assert [request.purpose for request in requests] == [SKIP, "answer"]
     assert [step.signals.get("model_skipped") for step in steps] == [1.0, None]
 
 
 def test_a_reply_that_cannot_be_read_is_not_handed_on():
-    asked, _ = walked(
+    requests, _ = walked(
         Plan((*JUDGED.nodes[:1], PlanNode("again", SMALL, "answer", (1,)), GUIDE)), ":", *["Answer: Inn"] * 2
     )
-    assert asked[1].messages == asked[0].messages
+    assert requests[1].messages == requests[0].messages

@@ -61,7 +61,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROOMS", Registry("policy", "cascade.none", known, subclass_of(Policy)))
 
 
-def made(policy: Policy = WEIGHING, **changes: Any) -> PolicyDirectory:
+def directory(policy: Policy = WEIGHING, **changes: Any) -> PolicyDirectory:
     """Return a directory with a certificate."""
     requests = Requests(hashed(["f"]), hashed(["c", "d"]), hashed(["x", "y", "z"]))
     bare = PolicyDirectory(PLAN, policy, PROMISE, {}, requests)
@@ -69,10 +69,10 @@ def made(policy: Policy = WEIGHING, **changes: Any) -> PolicyDirectory:
     return bare.certified(Certificate(PROMISE, 0.3, 60, 0, "0" * 64, bare.policy_sha256, "2026-11-21", **given))
 
 
-def same(found: PolicyDirectory, wanted: PolicyDirectory) -> bool:
+def same(read: PolicyDirectory, wanted: PolicyDirectory) -> bool:
     """Return whether two directories have the same contents; arrays have no equality of their own."""
-    parts = [(one.plan, one.promise, one.certificates, one.requests, one.policy_sha256) for one in (found, wanted)]
-    return parts[0] == parts[1] and found.policy.nodes == wanted.policy.nodes
+    parts = [(side.plan, side.promise, side.certificates, side.requests, side.policy_sha256) for side in (read, wanted)]
+    return parts[0] == parts[1] and read.policy.nodes == wanted.policy.nodes
 
 
 POLICIES: list[Policy] = [
@@ -88,7 +88,7 @@ POLICIES: list[Policy] = [
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("certified", [True, False])
 def test_a_directory_is_read_as_it_was_written(policy, certified, tmp_path):
-    written = made(policy) if certified else PolicyDirectory(PLAN, policy)
+    written = directory(policy) if certified else PolicyDirectory(PLAN, policy)
     written.write(tmp_path / "deep" / "er")
     read = PolicyDirectory.read(tmp_path / "deep" / "er")
     assert same(read, written)
@@ -105,14 +105,14 @@ def test_a_directory_is_read_as_it_was_written(policy, certified, tmp_path):
 
 
 def test_another_policy_replaces_all_of_the_one_before(tmp_path):
-    made().write(tmp_path)
-    made(Depth()).write(tmp_path)
+    directory().write(tmp_path)
+    directory(Depth()).write(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CERTIFICATE_FILE, POLICY_FILE]
-    assert PolicyDirectory.read(tmp_path) == made(Depth())
+    assert PolicyDirectory.read(tmp_path) == directory(Depth())
 
 
 def test_certificates_of_segments_and_of_levels_have_names():
-    whole = made(Depth())
+    whole = directory(Depth())
     (only,) = whole.certificates.values()
     segments = whole.certified(*[replace(only, covers="segment", name=name) for name in ("law", "art")])
     levels = whole.certified(
@@ -135,13 +135,13 @@ def test_certificates_of_segments_and_of_levels_have_names():
 )
 def test_what_does_not_fit_together_is_not_written(changes, many, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        replace(made(Depth()), **changes).write(tmp_path / "here")
+        replace(directory(Depth()), **changes).write(tmp_path / "here")
     assert len(caught.value.problems) == many
     assert not (tmp_path / "here").exists()
 
 
 def test_certificates_of_two_sorts_or_under_another_name_are_not_written(tmp_path):
-    whole = made(Depth())
+    whole = directory(Depth())
     (only,) = whole.certificates.values()
     law = replace(only, covers="segment", name="law")
     for certificates in ({"": only, "law": law}, {"art": law}, {"law": only}):
@@ -152,7 +152,7 @@ def test_certificates_of_two_sorts_or_under_another_name_are_not_written(tmp_pat
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError):
-        made().write(tmp_path / "file")
+        directory().write(tmp_path / "file")
 
 
 # --- tampering ---
@@ -179,7 +179,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
 @pytest.mark.parametrize("value", [None, "other", 7, [], {}, "__delete__"])
 def test_a_changed_field_is_refused_wherever_it_is(name, value, tmp_path):
-    whole = made()
+    whole = directory()
     whole.write(tmp_path)
     original = (tmp_path / name).read_bytes()
     for path in leaves(json.loads(original))[1:]:
@@ -205,7 +205,7 @@ def test_a_changed_field_is_refused_wherever_it_is(name, value, tmp_path):
 
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE])
 def test_every_flipped_byte_is_refused_or_changes_nothing(name, tmp_path):
-    whole = made()
+    whole = directory()
     whole.write(tmp_path)
     original = (tmp_path / name).read_bytes()
     refused = 0
@@ -226,7 +226,7 @@ def test_every_flipped_byte_is_refused_or_changes_nothing(name, tmp_path):
 @times(8)
 def test_bytes_that_are_put_in_or_cut_off_are_refused(tmp_path_factory, junk, name, share):
     folder = tmp_path_factory.mktemp("policy")
-    whole = made()
+    whole = directory()
     whole.write(folder)
     data = (folder / name).read_bytes()
     at = round(share * len(data))
@@ -239,7 +239,7 @@ def test_bytes_that_are_put_in_or_cut_off_are_refused(tmp_path_factory, junk, na
 @pytest.mark.parametrize("form", ["1.1", "2.0", "10.0", *ILL_FORMED])
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
 def test_another_format_is_refused(form, name, tmp_path):
-    made().write(tmp_path)
+    directory().write(tmp_path)
     rewritten(tmp_path / name, lambda document: document.update(format=form), sign=True)
     with pytest.raises(ConfigError, match="format"):
         PolicyDirectory.read(tmp_path)
@@ -282,7 +282,7 @@ def test_what_a_policy_cannot_be_is_refused_though_its_hash_is_right(changes, tm
 )  # fmt: skip
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
 def test_what_is_no_json_of_cascade_is_refused(text, name, tmp_path):
-    made().write(tmp_path)
+    directory().write(tmp_path)
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError):
         PolicyDirectory.read(tmp_path)
@@ -290,7 +290,7 @@ def test_what_is_no_json_of_cascade_is_refused(text, name, tmp_path):
 
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE])
 def test_a_missing_or_a_huge_file_is_refused(name, tmp_path, monkeypatch):
-    made().write(tmp_path)
+    directory().write(tmp_path)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).unlink()
     with pytest.raises(ConfigError):
@@ -302,7 +302,7 @@ def test_a_missing_or_a_huge_file_is_refused(name, tmp_path, monkeypatch):
 
 
 def test_the_problems_of_all_files_are_in_one_message(tmp_path):
-    made().write(tmp_path)
+    directory().write(tmp_path)
     rewritten(tmp_path / POLICY_FILE, lambda document: document.update(kind="none", nodes=["tiny"]), sign=True)
     rewritten(tmp_path / CERTIFICATE_FILE, lambda document: document["certificates"][""].update(n=-1), sign=True)
     with pytest.raises(ConfigError) as caught:
@@ -313,8 +313,8 @@ def test_the_problems_of_all_files_are_in_one_message(tmp_path):
 
 
 def test_the_numbers_of_another_policy_are_refused(tmp_path):
-    made().write(tmp_path)
-    made(replace(WEIGHING, weights=np.ones((3, 2)))).write(tmp_path / "other")
+    directory().write(tmp_path)
+    directory(replace(WEIGHING, weights=np.ones((3, 2)))).write(tmp_path / "other")
     (tmp_path / MODEL_FILE).write_bytes((tmp_path / "other" / MODEL_FILE).read_bytes())
     with pytest.raises(ConfigError):
         PolicyDirectory.read(tmp_path)

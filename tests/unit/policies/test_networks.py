@@ -190,8 +190,8 @@ def test_a_method_is_served_at_its_own_threshold(method):
     policy = train(log_of(), COVERAGE, method, SMALL)
     kappa = policy.kappa
     assert (kappa == 1.0) is (method in {"cpo", "cpo_batch"})  # no log-probability is above 0: the likeliest alone
-    kept = reaches(policy.walks(log_of()).keep, kappa).sum(axis=1)
-    assert bool(kept.max() == 1) is (method in {"cpo", "cpo_batch"})
+    sizes = reaches(policy.walks(log_of()).keep, kappa).sum(axis=1)
+    assert bool(sizes.max() == 1) is (method in {"cpo", "cpo_batch"})
     assert train(log_of(), ERROR, method, SMALL).keeps_all
 
 
@@ -308,9 +308,9 @@ def test_a_row_that_is_served_has_the_bits_of_the_log(seed):
                 right=np.full(first.right.shape, np.nan), confidence=np.where(later, np.nan, first.confidence),
                 signals={name: np.where(later, np.nan, values) for name, values in first.signals.items()},
             )  # fmt: skip
-            found = trained().scores(live)
-            assert np.array_equal(found.keep[0, now], whole.keep[row, now])
-            assert np.array_equal(found.doubt[0, now], whole.doubt[row, now], equal_nan=True)
+            scores = trained().scores(live)
+            assert np.array_equal(scores.keep[0, now], whole.keep[row, now])
+            assert np.array_equal(scores.doubt[0, now], whole.doubt[row, now], equal_nan=True)
 
 
 def test_the_likeliest_action_is_in_the_set_at_every_threshold_and_sets_grow_as_it_falls():

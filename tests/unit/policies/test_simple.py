@@ -23,8 +23,8 @@ from cascade.policies.policy import POLICIES, Prompted, Random, Uala, known_scor
 from cascade.policies.signals import answer_tokens, logprob_signals
 from cascade.table import Floats, Log, Node, Reference
 from cascade.types import Token, Usage
+from unit.builders import completion
 from unit.fitting.random_logs import random_log
-from unit.made import completion
 
 NAN, INF = math.nan, math.inf
 
@@ -65,20 +65,20 @@ def test_uala_doubts_unsure_verdicts_and_serves_what_they_judge_right():
 
 
 @pytest.mark.parametrize(
-    ("actions", "stops", "served", "kept"),
+    ("actions", "stops", "served", "keeps"),
     [
         ([1, 3, 2, 3, 3, 3], [1, 1, 3], [0, 1, 3], [[0], [1], [3]]),
         ([3, 1, 3, 2, 2, 1], [3, 3, 3], [2, 3, 2], [[2], [3], [2]]),
         ([NAN] * 2 + [9, 3, 1, 3], [3, 3, 1], [3, 3, 0], [[3], [3], [0]]),
     ],
 )
-def test_a_model_that_decides_is_obeyed(actions, stops, served, kept):
+def test_a_model_that_decides_is_obeyed(actions, stops, served, keeps):
     log = rounds(decided_action=actions)
     walked = walks(log, Prompted().scores(log))
     for kappa in (-INF, 0.0, INF):
         assert walked.stop(kappa).tolist() == stops
         assert walked.serve[np.arange(3), stops].tolist() == served
-        assert [np.flatnonzero(row).tolist() for row in reaches(walked.keep, kappa)] == kept
+        assert [np.flatnonzero(row).tolist() for row in reaches(walked.keep, kappa)] == keeps
 
 
 def test_a_model_that_says_when_to_stop_is_obeyed_and_every_answer_kept():
@@ -94,8 +94,8 @@ def test_a_model_that_says_when_to_stop_is_obeyed_and_every_answer_kept():
 def test_a_few_odd_rows_do_not_change_what_a_policy_means(share, signal):
     log = random_log(1, n=400, whole=True)
     p_yes = np.where(np.arange(400)[:, None] < share * 400, 0.5, np.full((400, 4), NAN))
-    found = known_score(replace(log, signals={"p_yes": p_yes, "reply_tokens": log.signals["reply_tokens"]}))
-    assert found.signal == signal
+    score = known_score(replace(log, signals={"p_yes": p_yes, "reply_tokens": log.signals["reply_tokens"]}))
+    assert score.signal == signal
     assert tie_of(replace(log, signals={"reply_tokens": p_yes})) == ("reply_tokens" if share > 0.5 else None)
 
 
@@ -182,8 +182,8 @@ MEANS = {
     ],
 )
 def test_one_number_that_is_not_known_makes_the_mean_unknown(tokens, usage, signals):
-    found = logprob_signals(completion(tokens=tokens, usage=usage), "Danube")
-    assert found == dict.fromkeys(MEANS) | signals
+    actual = logprob_signals(completion(tokens=tokens, usage=usage), "Danube")
+    assert actual == dict.fromkeys(MEANS) | signals
 
 
 def test_agreement_is_the_share_of_earlier_answers_that_are_the_same():
@@ -231,8 +231,8 @@ def test_values(name, nodes, expected):
 
 def test_answers_without_texts_are_not_compared():
     unknown = replace(LOG, texts_known=np.array([True, False]))
-    found = read(unknown, (0, 2), ("same@0,2", "votes", "different"))
-    assert np.isnan(found).tolist() == [[False] * 3, [True] * 3]
+    values = read(unknown, (0, 2), ("same@0,2", "votes", "different"))
+    assert np.isnan(values).tolist() == [[False] * 3, [True] * 3]
 
 
 def test_a_name_that_means_nothing_is_refused():
@@ -353,16 +353,16 @@ def test_it_reads_more_features_where_no_score_is_named(log, signal, most):
 def test_the_reference_is_bought_where_the_signal_tells_an_error():
     draw = np.random.default_rng(5)
     right = np.stack([draw.random(500) < 0.6, np.ones(500)], axis=1).astype(float)
-    made = answered(right, [1, 10], np.where(right == 1, 0.9, 0.2))
-    rule = learn(made, REGRET, 0.02)
-    assert walks(made, rule.scores(made)).stop(0.0).tolist() == (1 - right[:, 0]).astype(int).tolist()
+    log = answered(right, [1, 10], np.where(right == 1, 0.9, 0.2))
+    rule = learn(log, REGRET, 0.02)
+    assert walks(log, rule.scores(log)).stop(0.0).tolist() == (1 - right[:, 0]).astype(int).tolist()
 
 
 def test_a_node_that_is_never_right_is_never_bought():
     draw = np.random.default_rng(6)
     right = np.stack([draw.random(500) < 0.6, np.zeros(500), np.ones(500)], axis=1).astype(float)
-    made = answered(right, [1, 2, 10], np.where(right == 1, 0.9, 0.2))
-    scores = learn(made, REGRET, 0.02).scores(made)
+    log = answered(right, [1, 2, 10], np.where(right == 1, 0.9, 0.2))
+    scores = learn(log, REGRET, 0.02).scores(log)
     assert {tuple(row) for row in scores.order[right[:, 0] == 0].tolist()} == {(0, 2, 1)}
     assert np.isneginf(scores.doubt[right[:, 0] == 0, 1]).all()
 
@@ -374,9 +374,9 @@ def test_the_rules_are_as_cheap_as_the_best_of_all_rules_on_a_signal_of_two_valu
         right = (draw.random((2_000, 2)) < draw.uniform(0.3, 0.9, 2)).astype(float)
         right = np.c_[right, np.ones(2_000)]
         check = np.where(draw.random(right.shape) < 0.8, right, 1 - right)
-        made = answered(right, draw.integers(1, 30, 3).tolist(), check)
-        rule = learn(made, REGRET, 0.1, signals=("self_check",))
-        walked = walks(made, rule.scores(made))
+        log = answered(right, draw.integers(1, 30, 3).tolist(), check)
+        rule = learn(log, REGRET, 0.1, signals=("self_check",))
+        walked = walks(log, rule.scores(log))
         loss = REGRET.jumps(walked).at(0.0).mean() / (1 << 30)
         cost = walked.cost.at(0.0).mean()
         cheaper = []
@@ -384,7 +384,7 @@ def test_the_rules_are_as_cheap_as_the_best_of_all_rules_on_a_signal_of_two_valu
             first, second = np.array(stops[:2]), np.array(stops[2:])
             at = np.where(first[check[:, 0].astype(int)] == 1, 0, np.where(second[check[:, 1].astype(int)] == 1, 1, 2))
             lost = 1 - right[np.arange(2_000), at]
-            paid = made.cost_nano_usd.cumsum(axis=1)[np.arange(2_000), at]
+            paid = log.cost_nano_usd.cumsum(axis=1)[np.arange(2_000), at]
             cheaper.append(lost.mean() < loss - 1e-9 and paid.mean() < cost - 1e-9)
         assert not any(cheaper)
 

@@ -11,7 +11,7 @@ from cascade.chat import ChatRequest
 from cascade.errors import BadResponseError, RateLimitedError, StreamInterruptedError
 from cascade.providers.assembling import Assembler
 from cascade.providers.reading import MAX_TEXT_CHARS, read_completion
-from unit.made import payload, request
+from unit.builders import payload, request
 
 
 def chunk(text: Any = None, finish: Any = None, **fields: Any) -> dict[str, Any]:
@@ -19,8 +19,8 @@ def chunk(text: Any = None, finish: Any = None, **fields: Any) -> dict[str, Any]
 
 
 def assembled(*chunks: Any) -> tuple[list[str], Assembler]:
-    made = Assembler(request())
-    return [made.add(one) for one in chunks], made
+    assembler = Assembler(request())
+    return [assembler.add(part) for part in chunks], assembler
 
 
 def choice_of(content: str, finish: str = "stop", **fields: Any) -> list[dict[str, Any]]:
@@ -83,9 +83,9 @@ BOTH = {"choices": [{"index": 1, "delta": {"content": "x"}}, {"index": 0, "delta
     ],
 )
 def test_the_chunks_of_a_stream_are_one_payload(chunks, texts, wanted):
-    came, made = assembled(*chunks)
-    whole = made.payload()
-    assert (came, made.text) == (texts, "".join(texts))
+    came, assembler = assembled(*chunks)
+    whole = assembler.payload()
+    assert (came, assembler.text) == (texts, "".join(texts))
     assert {name: whole[name] for name in wanted} == wanted
 
 
@@ -115,9 +115,9 @@ def test_a_stream_without_a_finish_reason_was_cut(chunks, partial):
     ],
 )
 def test_what_adds_nothing_changes_nothing(odd):
-    texts, made = assembled(chunk("Danube"), odd, chunk(finish="stop"))
+    texts, assembler = assembled(chunk("Danube"), odd, chunk(finish="stop"))
     assert texts[1] == ""
-    assert made.payload()["choices"][0]["message"]["content"] == "Danube"
+    assert assembler.payload()["choices"][0]["message"]["content"] == "Danube"
 
 
 @pytest.mark.parametrize("odd", [None, [], "x"])
@@ -127,25 +127,25 @@ def test_a_chunk_that_is_no_object_is_refused(odd):
 
 
 def test_an_error_inside_a_stream_repeats_no_secret():
-    made = Assembler(request(), ("hunter2",))
+    assembler = Assembler(request(), ("hunter2",))
     with pytest.raises(RateLimitedError) as caught:
-        made.add({"error": {"code": 429, "message": "hunter2"}})
-    assert "hunter2" not in str(caught.value) + repr(made)
+        assembler.add({"error": {"code": 429, "message": "hunter2"}})
+    assert "hunter2" not in str(caught.value) + repr(assembler)
 
 
 def test_half_a_character_and_what_is_no_text_are_noted():
     _, halved = assembled(chunk("a\ud83d"), chunk(finish="stop"))
     halved.payload()
-    texts, made = assembled(chunk([{"type": "text", "text": "Dan"}, {"type": "image_url"}]), chunk("ube"))
-    assert (texts, len(halved.notes), len(made.notes), "1 of 2" in made.notes[0]) == (["Dan", "ube"], 1, 1, True)
+    texts, listed = assembled(chunk([{"type": "text", "text": "Dan"}, {"type": "image_url"}]), chunk("ube"))
+    assert (texts, len(halved.notes), len(listed.notes), "1 of 2" in listed.notes[0]) == (["Dan", "ube"], 1, 1, True)
     late = {"choices": [{"index": 0, "delta": {"content": "b", "refusal": None}}]}
     assert [len(assembled(chunk("a", "stop"), more)[1].notes) for more in (late, chunk(None))] == [1, 0]
 
 
 def test_an_endless_text_is_not_kept():
-    texts, made = assembled(chunk("x" * MAX_TEXT_CHARS), chunk("y"), chunk("z"))
+    texts, assembler = assembled(chunk("x" * MAX_TEXT_CHARS), chunk("y"), chunk("z"))
     assert [len(text) for text in texts] == [MAX_TEXT_CHARS, 1, 0]
-    assert len(made.text) == MAX_TEXT_CHARS + 1
+    assert len(assembler.text) == MAX_TEXT_CHARS + 1
 
 
 def piece(index: Any, arguments: str, name: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -179,10 +179,10 @@ STREAMED = {
 @each("name", STREAMED)
 def test_parallel_calls_are_told_apart(name):
     chat = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Add."}]})
-    made = Assembler(request(chat=chat))
+    assembler = Assembler(request(chat=chat))
     for sent in (*STREAMED[name], chunk(finish="tool_calls")):
-        made.add(sent)
-    calls = made.payload()["choices"][0]["message"]["tool_calls"]
+        assembler.add(sent)
+    calls = assembler.payload()["choices"][0]["message"]["tool_calls"]
     assert [call["function"]["arguments"] for call in calls] == ['{"n": 1}', '{"n": 2}']
 
 
@@ -192,20 +192,20 @@ def test_a_block_of_thinking_ends_with_its_signature_and_has_no_part_of_another_
         *({"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b", "signature": "s"}),
         {"type": "thinking", "thinking": "c", "signature": "t"},
     ]
-    made = Assembler(request(chat=ChatRequest([{"role": "user", "content": "Add."}])))
+    assembler = Assembler(request(chat=ChatRequest([{"role": "user", "content": "Add."}])))
     for block in blocks:
-        made.add({"choices": [{"index": 0, "delta": {"thinking_blocks": [block]}}]})
-    made.add(chunk("3", "stop"))
+        assembler.add({"choices": [{"index": 0, "delta": {"thinking_blocks": [block]}}]})
+    assembler.add(chunk("3", "stop"))
     whole = [blocks[0], {**blocks[2], "thinking": "ab"}, blocks[3]]
-    assert made.payload()["choices"][0]["message"]["thinking_blocks"] == whole
+    assert assembler.payload()["choices"][0]["message"]["thinking_blocks"] == whole
 
 
 def test_two_halves_of_a_character_in_arguments_are_one():
     chat = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Add."}]})
-    made = Assembler(request(chat=chat))
+    assembler = Assembler(request(chat=chat))
     for sent in (piece(0, '{"n": "\ud83d', "add", id="a"), piece(0, '\ude00"}'), chunk(finish="tool_calls")):
-        made.add(sent)
-    completion = read_completion(made.payload(), request(chat=chat), 0.1)
+        assembler.add(sent)
+    completion = read_completion(assembler.payload(), request(chat=chat), 0.1)
     assert completion.message["tool_calls"][0]["function"]["arguments"] == '{"n": "\U0001f600"}'
 
 

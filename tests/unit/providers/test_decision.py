@@ -17,9 +17,9 @@ from cascade.plans.verdict import read
 from cascade.providers import decision
 from cascade.providers.reading import read_completion
 from cascade.types import Message, Request
-from unit.made import request
+from unit.builders import request
 
-ASKED: Request = request(
+REQUEST: Request = request(
     model="decider", messages=(Message("system", "It is right."), Message("user", '{"answer": "4"}')), top_logprobs=20
 )
 FREE_OUTPUT = Price.per_million(input=0.1, output=0)
@@ -39,7 +39,7 @@ def test_requests_and_replies_are_what_openais_library_types():
     from openai.types.decision import Decision
     from pydantic import TypeAdapter
 
-    body = decision.body(ASKED, "openai", "decider")
+    body = decision.body(REQUEST, "openai", "decider")
     assert TypeAdapter(params.DecisionCreateParams).validate_python(body)
     for mode in ("ok", "refusal"):
         reply = json.loads(decided(mode, body))
@@ -52,14 +52,14 @@ def test_requests_and_replies_are_what_openais_library_types():
 
 @given(DIALECTS, st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4))
 def test_whatever_comes_is_a_probability_or_no_verdict(dialect, odd):
-    good = json.loads(decided("ok", decision.body(ASKED, dialect, "decider")))
+    good = json.loads(decided("ok", decision.body(REQUEST, dialect, "decider")))
     for reply in (odd, good | odd, {**good, "answers": odd.get("answers")}, {"success": True, "result": good | odd}):
         _checked(reply, dialect)
 
 
 @given(DIALECTS, JSON)
 def test_whatever_stands_for_an_answer_is_a_probability_or_no_verdict(dialect, odd):
-    good = json.loads(decided("ok", decision.body(ASKED, dialect, "decider")))
+    good = json.loads(decided("ok", decision.body(REQUEST, dialect, "decider")))
     for name in decision.DIALECTS[dialect][1:]:
         for value in (odd, {"type": decision.DIALECTS[dialect].type, name: odd}):
             answers: Any = [{"name": "right", **value}] if isinstance(value, dict) else [value]
@@ -69,7 +69,7 @@ def test_whatever_stands_for_an_answer_is_a_probability_or_no_verdict(dialect, o
 def _checked(reply: dict[str, Any], dialect: str) -> None:
     """Check that a reply is refused by an error of ours, or gives a P(yes) in [0, 1] and a cost above 0, or unknown."""
     try:
-        completion = read_completion(decision.completion(reply, ASKED, dialect), ASKED, 0.1)
+        completion = read_completion(decision.completion(reply, REQUEST, dialect), REQUEST, 0.1)
     except ProviderError:
         return
     verdict = read(completion, "4")
@@ -79,7 +79,7 @@ def _checked(reply: dict[str, Any], dialect: str) -> None:
 
 @given(DIALECTS, st.floats(0.0, 1.0))
 def test_a_probability_comes_through_as_it_was_sent(dialect, p_yes):
-    good = json.loads(decided("ok", decision.body(ASKED, dialect, "decider")).replace(b"0.9", repr(p_yes).encode()))
-    verdict = read(read_completion(decision.completion(good, ASKED, dialect), ASKED, 0.1), "4")
+    good = json.loads(decided("ok", decision.body(REQUEST, dialect, "decider")).replace(b"0.9", repr(p_yes).encode()))
+    verdict = read(read_completion(decision.completion(good, REQUEST, dialect), REQUEST, 0.1), "4")
     assert math.isclose(verdict.p_yes, p_yes, rel_tol=1e-12)
     assert verdict.says_yes is (p_yes >= 0.5)

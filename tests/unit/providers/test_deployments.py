@@ -25,7 +25,7 @@ from cascade.resilience.health import FAILURES, FIRST_PAUSE_S, SHARED_CAPACITY, 
 from cascade.server.metrics import Metrics
 from cascade.serving.conditions import made_for
 from cascade.types import Question, Request
-from unit.made import request
+from unit.builders import request
 from unit.modes.test_store import CERTIFICATE, promoted
 
 WEIGHTS = {"east": 3.0, "west": 1.0, "north": 1.0}
@@ -40,56 +40,54 @@ def chat(*texts: Any, group: str | None = None) -> Request:
     return request(chat=body, question=Question.of_chat(body))
 
 
-def order(asked: Request, weights: Any = WEIGHTS) -> list[str | None]:
-    return [at.deployment for at in ranked(asked, weights)]
+def order(request: Request, weights: Any = WEIGHTS) -> list[str | None]:
+    return [at.deployment for at in ranked(request, weights)]
 
 
 ALL = [chat("Be kind.", f"conversation {number}") for number in range(2_000)]
-HOME = next(asked for asked in ALL if order(asked) == ["east", "west", "north"])
+HOME = next(conversation for conversation in ALL if order(conversation) == ["east", "west", "north"])
 
 
 def test_each_deployment_has_its_share_and_one_that_goes_moves_its_own_conversations_which_stay_together():
-    first = Counter(order(asked)[0] for asked in ALL)
+    first = Counter(order(call)[0] for call in ALL)
     for name, weight in WEIGHTS.items():
         assert abs(first[name] / 2_000 - weight / 5) < 4 * math.sqrt(weight / 5 * (1 - weight / 5) / 2_000)
-    assert all(
-        order(asked, {"east": 3, "north": 1}) == [name for name in order(asked) if name != "west"] for asked in ALL
-    )
-    after = Counter(order(asked)[1] for asked in ALL if order(asked)[0] == "west")
+    assert all(order(call, {"east": 3, "north": 1}) == [name for name in order(call) if name != "west"] for call in ALL)
+    after = Counter(order(call)[1] for call in ALL if order(call)[0] == "west")
     assert abs(after["east"] / first["west"] - 0.75) < 4 * math.sqrt(0.75 * 0.25 / first["west"])
     marked = [{"type": "text", "text": "conversation 7", "cache_control": {"type": "ephemeral"}}]
     turns = [chat("Be kind.", "conversation 7", "Hello", f"turn {turn}") for turn in range(50)]
-    assert {order(asked)[0] for asked in (*turns, chat("Be kind.", marked))} == {order(ALL[7])[0]}
+    assert {order(call)[0] for call in (*turns, chat("Be kind.", marked))} == {order(ALL[7])[0]}
     assert len({order(chat("Be kind.", f"question {number}", group="g"))[0] for number in range(50)}) == 1
 
 
 class Sites(FakeProvider):
-    def __init__(self, failing: Any, said: str = "") -> None:
-        super().__init__(lambda asked: failing.get(asked.deployment) or reply("Danube"), keep=100_000)
-        self.failing, self.said, self.timeouts = failing, said, list[float]()
+    def __init__(self, failing: Any, opening: str = "") -> None:
+        super().__init__(lambda request: failing.get(request.deployment) or reply("Danube"), keep=100_000)
+        self.failing, self.opening, self.timeouts = failing, opening, list[float]()
 
     async def stream(self, request: Request, timeout_s: float) -> Any:
         self.timeouts.append(timeout_s)
-        if self.said and request.deployment in self.failing:
-            yield {"choices": [{"index": 0, "delta": {"content": self.said}}]}
+        if self.opening and request.deployment in self.failing:
+            yield {"choices": [{"index": 0, "delta": {"content": self.opening}}]}
         async for chunk in super().stream(request, timeout_s):
             yield chunk
 
     @property
     def order(self) -> list[str | None]:
-        return [asked.deployment for asked in self.requests]
+        return [request.deployment for request in self.requests]
 
 
-def guarded(failing: Any, said: str = "", **settings: Any) -> tuple[Guard, Sites, Any]:
-    sites, now = Sites(failing, said), [0.0]
+def guarded(failing: Any, opening: str = "", **settings: Any) -> tuple[Guard, Sites, Any]:
+    sites, now = Sites(failing, opening), [0.0]
     health = {f"small at {name}": Health(shared=True, clock=lambda: now[0]) for name in WEIGHTS}
     settings = {"deployments": {"small": WEIGHTS}, "shared": True, "health": health, **settings}
     return Guard(sites, sleep=lambda _: asyncio.sleep(0), **settings), sites, now
 
 
-async def ask(guard: Guard, asked: Request = HOME, *, stream: bool = False) -> Any:
+async def ask(guard: Guard, call: Request = HOME, *, stream: bool = False) -> Any:
     never = Deadline()
-    return [event async for event in guard.stream(asked, never)][-1] if stream else await guard.complete(asked, never)
+    return [event async for event in guard.stream(call, never)][-1] if stream else await guard.complete(call, never)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -98,15 +96,15 @@ async def ask(guard: Guard, asked: Request = HOME, *, stream: bool = False) -> A
 async def test_the_next_deployment_answers_for_one_that_fails_but_none_is_billed_twice_under_a_cap(
     error, capped, stream
 ):
-    (guard, sites, _), asked, billed = guarded({"east": error}), HOME._replace(at_most_once=capped), error in MAYBE
+    (guard, sites, _), request, billed = guarded({"east": error}), HOME._replace(at_most_once=capped), error in MAYBE
     if capped and billed:
         with pytest.raises(type(error)):
-            await ask(guard, asked, stream=stream)
+            await ask(guard, request, stream=stream)
         assert sites.order == ["east"]
         return
-    made = await ask(guard, asked, stream=stream)
-    assert (made.text, made.deployment, made.maybe_billed) == ("Danube", "west", billed)
-    assert made.notes[0].endswith(f"{type(error).__name__} at east")
+    answer = await ask(guard, request, stream=stream)
+    assert (answer.text, answer.deployment, answer.maybe_billed) == ("Danube", "west", billed)
+    assert answer.notes[0].endswith(f"{type(error).__name__} at east")
     assert (sites.order, guard.retried["small"]) == (["east", "west"], 1)
     assert guard.tried == {("small", "east", type(error).__name__): 1, ("small", "west", "answered"): 1}
 
@@ -114,8 +112,8 @@ async def test_the_next_deployment_answers_for_one_that_fails_but_none_is_billed
 @pytest.mark.parametrize("way", ["request", "text", "third"])
 async def test_errors_of_the_request_and_text_that_was_shown_end_a_call_and_so_does_the_third_try(way):
     error = {"request": errors.BadRequestError("no"), "text": errors.StreamInterruptedError("x")}.get(way, DOWN)
-    failing, said = dict.fromkeys(WEIGHTS, error), "Dan" if way == "text" else ""
-    guard, sites, _ = guarded(failing, said, deployments={"small": {**WEIGHTS, "south": 1e-9}})
+    failing, opening = dict.fromkeys(WEIGHTS, error), "Dan" if way == "text" else ""
+    guard, sites, _ = guarded(failing, opening, deployments={"small": {**WEIGHTS, "south": 1e-9}})
     with pytest.raises(type(error)) as caught:
         await ask(guard, stream=True)
     assert (sites.order, caught.value.deployment) == ([*WEIGHTS][: 3 if way == "third" else 1], sites.order[-1])
@@ -123,11 +121,11 @@ async def test_errors_of_the_request_and_text_that_was_shown_end_a_call_and_so_d
 
 async def test_an_open_circuit_is_passed_over_until_it_has_rested_and_only_all_of_them_are_an_outage():
     guard, sites, now = guarded(failing := {"east": FREE[-2]})  # its key
-    answers = [(await ask(guard, asked)).deployment for asked in (*[HOME] * 2 * FAILURES, *ALL)]
+    answers = [(await ask(guard, request)).deployment for request in (*[HOME] * 2 * FAILURES, *ALL)]
     assert sites.order.count("east") == FAILURES
-    assert answers[2 * FAILURES :] == [next(name for name in order(asked) if name != "east") for asked in ALL]
+    assert answers[2 * FAILURES :] == [next(name for name in order(request) if name != "east") for request in ALL]
     failing["east"], now[0] = None, FIRST_PAUSE_S
-    assert [(await ask(guard, asked)).deployment for asked in ALL] == [order(asked)[0] for asked in ALL]
+    assert [(await ask(guard, request)).deployment for request in ALL] == [order(request)[0] for request in ALL]
     failing.update(dict.fromkeys(WEIGHTS, DOWN))
     for _ in range(FAILURES + 1):
         calls = len(sites.requests)
@@ -152,7 +150,7 @@ async def test_each_deployment_has_the_time_of_a_call_and_is_sent_what_it_takes(
     guard._refused[sort_of(HOME._replace(deployment="east"))] = frozenset({"seed"}), math.inf
     guard._unread["small at west", None] = None
     assert (await ask(guard, stream=True)).deployment == "north"  # west refused the history of this conversation
-    assert [asked.without for asked in sites.requests] == [("seed",), ()]
+    assert [request.without for request in sites.requests] == [("seed",), ()]
     assert [timeout_s > 9e5 for timeout_s in sites.timeouts] == [True, False]  # within the time of a whole stream
 
 
@@ -172,12 +170,12 @@ def config(deployments: Any = TWO, entry: Any = None, **more: Any) -> Any:
 
 def test_a_deployment_has_its_own_address_key_and_name_and_the_model_those_it_leaves_out(monkeypatch):
     monkeypatch.setenv("KEY_EAST", "sk-east")
-    found = endpoints(read := load(config(provider="openai_http")), "openai_http", [read.models["only"]])
-    assert {name: (at.base_url, at.api_key, at.model) for name, at in found.items()} == {
+    by_name = endpoints(read := load(config(provider="openai_http")), "openai_http", [read.models["only"]])
+    assert {name: (at.base_url, at.api_key, at.model) for name, at in by_name.items()} == {
         f"{MODEL} at east": ("http://east/v1", "sk-east", MODEL),
         f"{MODEL} at west": ("http://west/v1", None, "org/mini"),
     }
-    exchange = OpenAIHTTP(found)._exchange(request(model=MODEL, deployment="west"), 1.0, stream=False)
+    exchange = OpenAIHTTP(by_name)._exchange(request(model=MODEL, deployment="west"), 1.0, stream=False)
     assert (exchange.url, b'"model": "org/mini"' in exchange._value) == ("http://west/v1/chat/completions", True)
     for deployments, knows in ((TWO, {"user"}), (OPENAI, {"user", "store"})):
         both = load(config(deployments, provider="openai_http"))

@@ -29,7 +29,7 @@ from cascade.providers.guard import Guard, Pace
 from cascade.resilience.event_loop import NOT_BEGUN, Deadline
 from cascade.resilience.health import RetryPolicy
 from cascade.types import TextDelta
-from unit.made import Failing, payload, request
+from unit.builders import Failing, payload, request
 
 
 def down() -> ProviderUnavailableError:
@@ -49,9 +49,9 @@ def guarded(provider: Any, **settings: Any) -> tuple[Guard, Sleeps]:
     return Guard(provider, sleep=slept, **settings), slept
 
 
-async def streamed(guard: Guard, asked: Any = None, deadline: Deadline = NEVER, got: Any = None) -> list[Any]:
+async def streamed(guard: Guard, call: Any = None, deadline: Deadline = NEVER, got: Any = None) -> list[Any]:
     got = [] if got is None else got
-    async for event in guard.stream(asked or request(), deadline):
+    async for event in guard.stream(call or request(), deadline):
         got.append(event)
     return got
 
@@ -59,9 +59,9 @@ async def streamed(guard: Guard, asked: Any = None, deadline: Deadline = NEVER, 
 async def test_a_good_answer_is_checked_and_returned():
     provider = Failing()
     guard, slept = guarded(provider, secrets=("hunter2",))
-    made = await guard.complete(request(), NEVER)
-    assert (made.text, made.maybe_billed, made.notes, slept) == ("Danube", 0, (), [])
-    assert 0 <= made.latency_s < 60
+    answer = await guard.complete(request(), NEVER)
+    assert (answer.text, answer.maybe_billed, answer.notes, slept) == ("Danube", 0, (), [])
+    assert 0 <= answer.latency_s < 60
     assert "hunter2" not in repr(guard)
     await guard.close()
     assert provider.closed == 1
@@ -77,7 +77,7 @@ async def test_a_call_that_may_be_made_once_is_repeated_only_if_it_was_free():
     provider = Failing(BadResponseError("html"))
     with pytest.raises(BadResponseError):
         await guarded(provider)[0].complete(request(at_most_once=True), NEVER)
-    assert len(provider.asked) == 1
+    assert len(provider.requests) == 1
     assert (await guarded(Failing(down()))[0].complete(request(at_most_once=True), NEVER)).text == "Danube"
 
 
@@ -121,7 +121,7 @@ async def test_no_call_is_begun_after_the_deadline(stream):
     guard, passed = guarded(provider)[0], Deadline.after(0.0)
     with pytest.raises(ProviderTimeoutError) as caught:
         await (streamed(guard, deadline=passed) if stream else guard.complete(request(), passed))
-    assert (provider.asked, provider.started, caught.value.billed) == ([], 0, "no")
+    assert (provider.requests, provider.started, caught.value.billed) == ([], 0, "no")
 
 
 def test_at_the_deadline_no_time_is_left_and_a_call_has_what_the_configuration_gives_it():
@@ -137,7 +137,7 @@ async def test_a_reply_without_logprobs_counts_for_itself_alone():
     guard, _ = guarded(provider)
     first = await guard.complete(request(top_logprobs=20), NEVER)
     again = await guard.complete(request(top_logprobs=20), NEVER)
-    assert [wire_body(asked, "m").get("top_logprobs") for asked in provider.asked] == [20, 20]
+    assert [wire_body(call, "m").get("top_logprobs") for call in provider.requests] == [20, 20]
     assert first.notes == again.notes == ("small sent no log-probs",)
 
 
@@ -151,9 +151,9 @@ NEWER = " Use 'max_completion_tokens' instead."
 async def test_what_cascade_added_and_a_model_refuses_is_left_out_for_an_hour():
     provider = Failing(unsupported("max_tokens", NEWER), unsupported("logprobs"))
     guard, slept = guarded(provider)
-    made = await guard.complete(request(top_logprobs=2), NEVER)
+    answer = await guard.complete(request(top_logprobs=2), NEVER)
     await guard.complete(request(top_logprobs=2), NEVER)
-    sent = [wire_body(asked, "m") for asked in provider.asked]
+    sent = [wire_body(call, "m") for call in provider.requests]
     named = [sorted(body.keys() & {"max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"}) for body in sent]
     assert named == [
         ["logprobs", "max_tokens", "top_logprobs"],
@@ -161,11 +161,11 @@ async def test_what_cascade_added_and_a_model_refuses_is_left_out_for_an_hour():
         ["max_completion_tokens"],
         ["max_completion_tokens"],
     ]
-    assert (made.text, made.maybe_billed, set(slept)) == ("Danube", 0, {0.0})
-    assert "small was asked without what it refuses: logprobs, max_tokens" in made.notes
+    assert (answer.text, answer.maybe_billed, set(slept)) == ("Danube", 0, {0.0})
+    assert "small was asked without what it refuses: logprobs, max_tokens" in answer.notes
     guard._refused = {model: (without, 0.0) for model, (without, _) in guard._refused.items()}  # an hour later
     await guard.complete(request(top_logprobs=2), NEVER)
-    assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
+    assert wire_body(provider.requests[-1], "m").keys() >= {"max_tokens", "logprobs"}
 
 
 async def test_what_was_left_out_in_vain_or_with_another_field_of_the_client_is_sent_again():
@@ -175,7 +175,7 @@ async def test_what_was_left_out_in_vain_or_with_another_field_of_the_client_is_
         await guard.complete(request(top_logprobs=2), NEVER)
     for options in ({"reasoning_effort": "high"}, {}, {"reasoning_effort": "low"}, {"reasoning_effort": "high"}):
         await guard.complete(request(top_logprobs=2, chat=ChatRequest(HI, options)), NEVER)
-    sent = ["logprobs" in wire_body(asked, "m") for asked in provider.asked]
+    sent = ["logprobs" in wire_body(call, "m") for call in provider.requests]
     assert sent == [True, False, True, False, True, True, False]
 
 
@@ -184,7 +184,7 @@ async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_ca
     guard, _ = guarded(provider := Failing(unsupported("logprobs"), unsupported("n")))
     with pytest.raises(BadRequestError) as caught:
         await guard.complete(request(top_logprobs=1, chat=chat), NEVER)
-    assert len(provider.asked) == 1
+    assert len(provider.requests) == 1
     assert "cascade added" not in str(caught.value)
     with pytest.raises(BadRequestError, match="cascade added to the request: max_tokens, logprobs, top_logprobs"):
         await guard.complete(request(top_logprobs=1, chat=ChatRequest(HI)), NEVER)
@@ -196,7 +196,7 @@ async def test_a_limit_of_the_application_s_own_goes_under_the_name_that_the_mod
     for own in ({"max_tokens": 9}, {"max_tokens": 9, "max_completion_tokens": 7}):
         with suppress(BadRequestError):
             await guard.complete(request(chat=ChatRequest(HI, own)), NEVER)
-    sent = [wire_body(asked, "m") for asked in provider.asked]
+    sent = [wire_body(call, "m") for call in provider.requests]
     limits = [[body.get(name) for name in ("max_tokens", "max_completion_tokens")] for body in sent]
     assert limits == [[9, None], [None, 9], [9, 7]]
 
@@ -205,26 +205,26 @@ async def test_a_limit_that_is_too_large_is_not_sent_under_another_name():
     provider = Failing(BadRequestError("max_tokens is too large: 64", status=400))
     with pytest.raises(BadRequestError):
         await guarded(provider)[0].complete(request(), NEVER)
-    assert len(provider.asked) == 1
+    assert len(provider.requests) == 1
 
 
 async def test_what_a_model_is_configured_to_refuse_is_never_sent():
     provider = Failing()
     guard, _ = guarded(provider, refuses={"small": frozenset({"max_tokens", "temperature"})})
     await guard.complete(request(), NEVER)
-    assert wire_body(provider.asked[0], "m").keys() == {"model", "messages", "max_completion_tokens"}
+    assert wire_body(provider.requests[0], "m").keys() == {"model", "messages", "max_completion_tokens"}
 
 
 TOKENS = {"top_logprobs": 1}
 
 
 def odd(bad: int, *unusable: None) -> Any:
-    made = reply("a b c d", logprobs=[9.0] * bad + [-0.1] * (4 - bad))
-    return {**made, "choices": [*unusable, *made["choices"]]}
+    body = reply("a b c d", logprobs=[9.0] * bad + [-0.1] * (4 - bad))
+    return {**body, "choices": [*unusable, *body["choices"]]}
 
 
 @pytest.mark.parametrize(
-    ("payloads", "asked", "warned"),
+    ("payloads", "fields", "warned"),
     [
         ([payload(model="other")] * 3, {}, 1),
         ([odd(1), odd(2), odd(3)], TOKENS, 1),  # counted oddities are one
@@ -233,11 +233,11 @@ def odd(bad: int, *unusable: None) -> Any:
     ],
     ids=range(4),
 )
-async def test_an_oddity_is_warned_of_once(caplog, payloads, asked, warned):
+async def test_an_oddity_is_warned_of_once(caplog, payloads, fields, warned):
     guard, _ = guarded(FakeProvider({"small": payloads}))
     with caplog.at_level(logging.WARNING, "cascade"):
         for _ in payloads:
-            await guard.complete(request(**asked), NEVER)
+            await guard.complete(request(**fields), NEVER)
     assert (len(caplog.records), {record.args[0] for record in caplog.records}) == (warned, {"small"})
 
 

@@ -35,7 +35,7 @@ from cascade.providers.reading import (
     with_tool_calls,
 )
 from cascade.types import Completion, Token, Usage
-from unit.made import payload, request
+from unit.builders import payload, request
 
 
 def read(given: Any, **fields: Any) -> Completion:
@@ -93,7 +93,7 @@ DETAILED = USED | {
     "prompt_tokens_details": {"audio_tokens": 3, "odd": "x"},
     "completion_tokens_details": {"accepted_prediction_tokens": 1, "audio_tokens": None},
 }
-TOLD = {"prompt_tokens_details": {"audio_tokens": 3}, "completion_tokens_details": {"accepted_prediction_tokens": 1}}
+DETAILS = {"prompt_tokens_details": {"audio_tokens": 3}, "completion_tokens_details": {"accepted_prediction_tokens": 1}}
 ENDS = {"MAX_TOKENS": "length", "end_turn": "stop", "pause_turn": "length", "tool_use": "tool_calls"}
 PIECES = [{"type": "text", "text": "Answer: "}, {"type": "image_url"}, {"type": "text", "text": "Danube"}]
 
@@ -112,21 +112,21 @@ PIECES = [{"type": "text", "text": "Answer: "}, {"type": "image_url"}, {"type": 
         *((payload(model=echo), {"model": None}, []) for echo in (None, "", 7, [])),
         *((payload(id=identity), {"request_id": None}, []) for identity in (None, 7, {})),
         (payload(usage=DETAILED, service_tier="flex", system_fingerprint="fp"),
-         {"tier": "flex", "fingerprint": "fp", "details": TOLD}, []),
+         {"tier": "flex", "fingerprint": "fp", "details": DETAILS}, []),
         (payload(choices=[None, choice()]), {"text": "Danube"}, [[1, 2]]),
         (payload("Da\x00nube\ud800 🙂"), {"text": "Da\ufffdnube\ufffd 🙂"}, [[]]),
         (payload(PIECES), {"text": "Answer: Danube"}, [[1, 3]]),  # 0.5.0 read it as an empty answer and refused it
     ],
 )  # fmt: skip
 def test_what_is_read_of_a_payload(given, wanted, noted):
-    made = read(given)
-    assert {name: getattr(made, name) for name in wanted} == wanted
-    assert figures(made.notes) == noted
+    completion = read(given)
+    assert {name: getattr(completion, name) for name in wanted} == wanted
+    assert figures(completion.notes) == noted
 
 
 def test_a_good_payload_says_everything():
-    made = read(payload(id="req-1", model="small"))
-    assert made == Completion("Danube", "stop", Usage(10, 2), None, "small", "req-1", 0.25, ())
+    completion = read(payload(id="req-1", model="small"))
+    assert completion == Completion("Danube", "stop", Usage(10, 2), None, "small", "req-1", 0.25, ())
 
 
 @each(
@@ -164,8 +164,8 @@ def test_the_status_that_an_error_means(error, status):
 )
 def test_of_several_choices_the_lowest_index_counts(choices):
     notes: list[str] = []
-    found = first_choice(choices, notes)
-    assert (found and found["message"]["content"], figures(notes)) == ("a", [[len(choices), 1]])
+    first = first_choice(choices, notes)
+    assert (first and first["message"]["content"], figures(notes)) == ("a", [[len(choices), 1]])
 
 
 # --- usage ---
@@ -183,17 +183,17 @@ def test_of_several_choices_the_lowest_index_counts(choices):
     ],
 )
 def test_what_is_no_count_is_estimated_high_and_says_so(usage):
-    made = read(payload(usage=usage))
+    completion = read(payload(usage=usage))
     counted = usage == {"prompt_tokens": 10, "completion_tokens": 0}
-    assert (made.usage.estimated, figures(made.notes)) == (True, [[0] if counted else []])
-    assert made.usage.input_tokens == 10 if counted else made.usage.input_tokens > 8
-    assert made.usage.output_tokens >= 1
-    asked = request(chat=ChatRequest([{"role": "user", "content": "Which river?" * 9}]))
-    assert read_usage(usage, asked, "text", []).input_tokens >= (10 if counted else 20)
+    assert (completion.usage.estimated, figures(completion.notes)) == (True, [[0] if counted else []])
+    assert completion.usage.input_tokens == 10 if counted else completion.usage.input_tokens > 8
+    assert completion.usage.output_tokens >= 1
+    call = request(chat=ChatRequest([{"role": "user", "content": "Which river?" * 9}]))
+    assert read_usage(usage, call, "text", []).input_tokens >= (10 if counted else 20)
 
 
 @each(
-    "details, kept",
+    "details, counts",
     [
         *(
             (({"cached_tokens": cached}, {"reasoning_tokens": reasoning}), (cached, reasoning))
@@ -202,9 +202,9 @@ def test_what_is_no_count_is_estimated_high_and_says_so(usage):
         *(((shape, shape), ()) for shape in (None, [], "x", 7)),
     ],
 )
-def test_a_part_of_a_count_is_kept_if_it_is_one(details, kept):
+def test_a_part_of_a_count_is_kept_if_it_is_one(details, counts):
     usage = USED | {"prompt_tokens_details": details[0], "completion_tokens_details": details[1]}
-    assert read_usage(usage, request(), "", []) == Usage(10, 2, *kept)
+    assert read_usage(usage, request(), "", []) == Usage(10, 2, *counts)
 
 
 TOTAL, THOUGHT = "total_tokens", "reasoning_tokens"
@@ -245,8 +245,8 @@ def test_the_parts_of_a_usage_add_up_or_its_cost_is_unknown(name):
     top, prompt, completion, counted = PARTS[name]
     usage = {"prompt_tokens": 1_000, "completion_tokens": 100, **top}
     usage |= {"prompt_tokens_details": prompt, "completion_tokens_details": completion}
-    made = read_usage(usage, request(), "", [])
-    assert made == counted if counted is not None else made.estimated
+    result = read_usage(usage, request(), "", [])
+    assert result == counted if counted is not None else result.estimated
 
 
 @pytest.mark.parametrize(("tokens", "believed"), [(10, True), (10**9, False)])
@@ -293,7 +293,7 @@ def test_text_that_can_be_stored_stays_up_to_a_length(text):
 
 
 @each(
-    "asked, echo, noted",
+    "model, echo, noted",
     [
         ("openai/gpt-4o", "gpt-4o", False),
         ("gpt-4o", "gpt-4o-2024-08-06", False),
@@ -305,10 +305,10 @@ def test_text_that_can_be_stored_stays_up_to_a_length(text):
         ("gpt-4o", "x" * 10_000, True),
     ],
 )
-def test_another_models_name_is_noted(asked, echo, noted):
-    made = read(payload(model=echo), model=asked)
-    assert (made.model, bool(made.notes)) == (echo[:200], noted)
-    assert len("".join(made.notes)) < 300
+def test_another_models_name_is_noted(model, echo, noted):
+    completion = read(payload(model=echo), model=model)
+    assert (completion.model, bool(completion.notes)) == (echo[:200], noted)
+    assert len("".join(completion.notes)) < 300
 
 
 # --- log-probs ---
@@ -320,7 +320,7 @@ def entry(text: Any = "Yes", value: Any = -0.1, **top: Any) -> dict[str, Any]:
 
 
 TOP = entry(Yes=-0.1, No=-2.5)
-SAID, BOTH = Token("Yes", -0.1), Token("Yes", -0.1, (("Yes", -0.1), ("No", -2.5)))
+YES, BOTH = Token("Yes", -0.1), Token("Yes", -0.1, (("Yes", -0.1), ("No", -2.5)))
 
 
 @each(
@@ -328,18 +328,18 @@ SAID, BOTH = Token("Yes", -0.1), Token("Yes", -0.1, (("Yes", -0.1), ("No", -2.5)
     [
         *((content, True, None) for content in (None, [], "x", [7])),
         ([TOP], True, (BOTH,)),
-        ([TOP], False, (SAID,)),
+        ([TOP], False, (YES,)),
         *(
-            ([{"token": "Yes", "logprob": -0.1, "top_logprobs": shape}], True, (SAID,))
+            ([{"token": "Yes", "logprob": -0.1, "top_logprobs": shape}], True, (YES,))
             for shape in (None, [], {}, "x")  # alternatives of another shape
         ),
         *(
             ([entry(token)], True, (Token(text, -0.1),))
             for token, text in ((None, ""), (7, ""), ("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"))
         ),
-        ([entry(), entry("")], False, (SAID,)),  # an end mark behind the text is no token of it
+        ([entry(), entry("")], False, (YES,)),  # an end mark behind the text is no token of it
         ([entry("")], False, (Token("", -0.1),)),
-        ([None, entry(), 7], True, (SAID,)),
+        ([None, entry(), 7], True, (YES,)),
     ],
 )
 def test_the_tokens_of_a_reply(content, alternatives, tokens):
@@ -354,12 +354,12 @@ def test_without_logprobs_there_are_no_tokens(raw):
 @each("bad", [math.nan, math.inf, "x", None, True, 0.5])
 def test_one_bad_alternative_makes_its_place_unknown(bad):
     notes: list[str] = []
-    assert read_tokens({"content": [entry(Yes=-0.1, No=bad), entry()]}, notes, True) == (Token("Yes", None), SAID)
+    assert read_tokens({"content": [entry(Yes=-0.1, No=bad), entry()]}, notes, True) == (Token("Yes", None), YES)
     assert figures(notes) == [[1, 2]]
 
 
 @each(
-    "value, kept",
+    "value, expected",
     [
         *((value, float(value)) for value in (-0.5, 0.0, 0, -3, -math.inf)),
         (5e-5, 0.0),
@@ -367,8 +367,8 @@ def test_one_bad_alternative_makes_its_place_unknown(bad):
         *((value, None) for value in (-(10**400), 10**400)),
     ],
 )
-def test_a_logprob_is_at_most_0_or_nothing(value, kept):
-    assert logprob(value) == kept
+def test_a_logprob_is_at_most_0_or_nothing(value, expected):
+    assert logprob(value) == expected
 
 
 @pytest.mark.parametrize(("images", "believed"), [(0, False), (1, True)])
@@ -376,9 +376,9 @@ def test_an_image_that_a_request_only_names_may_have_many_tokens(images, believe
     """gpt-4o-mini counts 25,501 tokens for an image of 1,024 × 1,024, and its address has few bytes."""
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     chat = ChatRequest([{"role": "user", "content": [{"type": "text", "text": "What?"}, *[image] * images]}])
-    asked = request(max_tokens=64)._replace(chat=chat)
-    told = {"prompt_tokens": 25_501, "completion_tokens": 10}
-    assert read_completion(payload(usage=told), asked, 0.0).usage.estimated is not believed
+    call = request(max_tokens=64)._replace(chat=chat)
+    counts = {"prompt_tokens": 25_501, "completion_tokens": 10}
+    assert read_completion(payload(usage=counts), call, 0.0).usage.estimated is not believed
 
 
 @each(
@@ -398,11 +398,11 @@ def test_an_image_that_a_request_only_names_may_have_many_tokens(images, believe
 )
 def test_a_usage_that_the_request_cannot_have_had_is_not_charged(prompt, completion, reasoning, believed):
     """0.5.0 charged 10⁹ tokens at max_tokens 64 as $5,000, exactly."""
-    told = {"prompt_tokens": prompt, "completion_tokens": completion}
-    told |= {} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}
-    made = read_completion(payload(usage=told), request(max_tokens=64), 0.0)
-    assert (made.usage.estimated, bool(made.notes)) == (not believed, not believed)
-    assert believed or (made.usage.input_tokens < 200, made.usage.output_tokens) == (True, 64)
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+    usage |= {} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+    result = read_completion(payload(usage=usage), request(max_tokens=64), 0.0)
+    assert (result.usage.estimated, bool(result.notes)) == (not believed, not believed)
+    assert believed or (result.usage.input_tokens < 200, result.usage.output_tokens) == (True, 64)
 
 
 @pytest.mark.parametrize(

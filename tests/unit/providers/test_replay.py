@@ -25,7 +25,7 @@ from cascade.providers.replay import Replay
 from cascade.resilience.event_loop import Deadline
 from cascade.resilience.event_loop import run as run_now
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
-from unit.made import PRICES, RIVER, base_guide, by_purpose, drive, request, yes_no
+from unit.builders import PRICES, RIVER, base_guide, by_purpose, drive, request, yes_no
 from unit.scripted import ThresholdPolicy
 
 BASE = Completion(
@@ -35,17 +35,17 @@ BASE = Completion(
 
 def logged(base: Completion, judge: Completion, rounds: int = 1) -> Answer:
     strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=rounds)
-    said = by_purpose({"base": base, "judge": judge, "direct": base})
-    return drive(run(RIVER, RunPlan(strategy, ThresholdPolicy(0.0)), RunTerms(PRICES)), said)
+    script = by_purpose({"base": base, "judge": judge, "direct": base})
+    return drive(run(RIVER, RunPlan(strategy, ThresholdPolicy(0.0)), RunTerms(PRICES)), script)
 
 
-def replayed(answer: Answer, one: Request) -> Completion:
-    return run_now(Guard(Replay.of(rows(answer))).complete(one, Deadline()))
+def replayed(answer: Answer, request: Request) -> Completion:
+    return run_now(Guard(Replay.of(rows(answer))).complete(request, Deadline()))
 
 
-def alike(made: Completion) -> Completion:
+def alike(completion: Completion) -> Completion:
     """Return what a log keeps: no latency, name or notes; what `details` say of cached tokens stands in `usage`."""
-    return made._replace(latency_s=0.0, model=None, notes=(), details={})
+    return completion._replace(latency_s=0.0, model=None, notes=(), details={})
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_an_impossible_alternative_stays_impossible():
     answer = logged(BASE, yes_no(1.0))
     again = drive(
         run(RIVER, RunPlan(base_guide(ModelUse("small"), ModelUse("large"), rounds=1), ThresholdPolicy(0.0))),
-        lambda one: replayed(answer, one),
+        lambda request: replayed(answer, request),
     )
     assert again.steps[0].signals == answer.steps[0].signals
 
@@ -99,8 +99,8 @@ async def test_a_call_that_was_never_made_is_an_error(changed):
 
 def test_of_two_rows_of_the_same_call_the_first_counts():
     first, second = (list(rows(logged(BASE._replace(text=f"Answer: {name}"), yes_no(0.9)))) for name in ("Inn", "Oder"))
-    said = run_now(Replay.of([*first, *second]).complete(request(), 1.0))
-    assert said["choices"][0]["message"]["content"] == "Answer: Inn"
+    payload = run_now(Replay.of([*first, *second]).complete(request(), 1.0))
+    assert payload["choices"][0]["message"]["content"] == "Answer: Inn"
 
 
 def test_without_duckdb_it_says_what_to_install(tmp_path, monkeypatch):
@@ -158,13 +158,13 @@ def history(call_id: str, **more: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_ids_are_written_anew_and_a_result_still_belongs_to_its_call(model, given, form):
-    _, said, result, _ = accepted(history(given), model)
-    new = said["tool_calls"][0]["id"]
+    _, message, result, _ = accepted(history(given), model)
+    new = message["tool_calls"][0]["id"]
     assert re.fullmatch(form, new)
     assert result["tool_call_id"] == new
     assert accepted(history(given), model) == accepted(history(given), model)
     assert accepted(history(given + "b"), model)[1]["tool_calls"][0]["id"] != new
-    assert said["tool_calls"][0]["function"] == history(given)[1]["tool_calls"][0]["function"]
+    assert message["tool_calls"][0]["function"] == history(given)[1]["tool_calls"][0]["function"]
 
 
 def test_what_a_vendor_accepts_stays_as_it_is():
@@ -181,8 +181,8 @@ def test_what_a_vendor_accepts_stays_as_it_is():
 def test_another_vendors_thinking_is_left_out_and_nothing_else(model):
     parts = [{"type": "thinking", "thinking": "Hm", "signature": "abc"}, {"type": "text", "text": "Hi"}]
     given = [{"role": "assistant", "content": parts, "reasoning_details": [1], "name": "a"}]
-    kept = parts if model == "mistral-small" else parts[1:]
-    assert accepted(given, model) == [{"role": "assistant", "content": kept, "name": "a"}]
+    content = parts if model == "mistral-small" else parts[1:]
+    assert accepted(given, model) == [{"role": "assistant", "content": content, "name": "a"}]
     assert given[0]["content"] == parts
 
 
@@ -212,19 +212,19 @@ def test_vendors_are_known_by_the_names_of_their_models():
 
 
 def test_a_reply_is_a_payload_that_passes_every_check():
-    made = read_completion(reply("the Danube", input_tokens=7, model="small"), request(top_logprobs=1), 0.0)
-    assert (made.text, made.finish_reason, made.usage, made.notes) == ("the Danube", "stop", Usage(7, 2), ())
-    assert made.tokens == (Token("the", -0.1), Token("Danube", -0.1))
+    answer = read_completion(reply("the Danube", input_tokens=7, model="small"), request(top_logprobs=1), 0.0)
+    assert (answer.text, answer.finish_reason, answer.usage, answer.notes) == ("the Danube", "stop", Usage(7, 2), ())
+    assert answer.tokens == (Token("the", -0.1), Token("Danube", -0.1))
 
 
 @pytest.mark.parametrize(
-    ("p_yes", "said"), [(0.75, "Yes"), (0.75, "Yes, so it is"), (0.25, "No, Inn"), (1.0, "Yes"), (0.0, "No")]
+    ("p_yes", "content"), [(0.75, "Yes"), (0.75, "Yes, so it is"), (0.25, "No, Inn"), (1.0, "Yes"), (0.0, "No")]
 )
-def test_p_yes_stands_in_the_first_token(p_yes, said):
-    made = read_completion(reply(said, p_yes=p_yes), request(top_logprobs=20), 0.0)
-    top = {word: math.exp(logprob) for word, logprob in made.tokens[0].top}
+def test_p_yes_stands_in_the_first_token(p_yes, content):
+    answer = read_completion(reply(content, p_yes=p_yes), request(top_logprobs=20), 0.0)
+    top = {word: math.exp(logprob) for word, logprob in answer.tokens[0].top}
     assert top == {"Yes": pytest.approx(p_yes), "No": pytest.approx(1 - p_yes)}
-    assert made.tokens[0].text == said[: 3 if p_yes > 0.5 else 2]
+    assert answer.tokens[0].text == content[: 3 if p_yes > 0.5 else 2]
 
 
 def text(payload: object) -> str:
@@ -235,18 +235,18 @@ ECHO = "Answer: you asked: Which river runs through Vienna?"
 
 
 @pytest.mark.parametrize(
-    ("script", "requests", "said"),
+    ("script", "requests", "expected"),
     [
         ({"small": ["a", reply("b")], "large": ["c"]}, [{}] * 3 + [{"model": "large"}], ["a", "b", "b", "c"]),
         ({"base": ["a"]}, [{}], ["a"]),  # by the role
-        (lambda asked: f"{asked.model} {asked.step}", [{"step": 3}], ["small 3"]),
+        (lambda sent_request: f"{sent_request.model} {sent_request.step}", [{"step": 3}], ["small 3"]),
         *((script, [{}, {"purpose": "judge"}], [ECHO, "Yes"]) for script in (None, {}, {"small": []})),
     ],
 )
-async def test_a_script_is_told_in_order_and_its_last_reply_repeats(script, requests, said):
+async def test_a_script_is_told_in_order_and_its_last_reply_repeats(script, requests, expected):
     fake = FakeProvider(script, keep=2)
     texts = [text(await fake.complete(request(**fields), 1.0)) for fields in requests]
-    assert [found[-len(wanted) :] for found, wanted in zip(texts, said, strict=True)] == said
+    assert [actual[-len(wanted) :] for actual, wanted in zip(texts, expected, strict=True)] == expected
     assert (len(fake.requests), fake.closed) == (min(len(requests), 2), False)
     await fake.close()
     assert fake.closed
@@ -263,4 +263,4 @@ async def test_an_error_is_raised_as_a_fresh_copy_each_time():
     assert raised[0] is not raised[1]
     assert scripted not in raised
     assert scripted.__traceback__ is None
-    assert [(str(one), one.retry_after_s) for one in raised] == [("slow down", 2.0)] * 2
+    assert [(str(error), error.retry_after_s) for error in raised] == [("slow down", 2.0)] * 2

@@ -43,9 +43,9 @@ def url(request: Any, tmp_path: Path) -> Iterator[str]:
 def ledgers(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SqlLedger, SqlLedger]]:
     """Yield two processes' ledgers, whose leases change when a test says so."""
     monkeypatch.setattr(sql, "_TURN_S", 1e6)
-    made = SqlLedger(url), SqlLedger(url)
-    yield made
-    for ledger in made:
+    pair = SqlLedger(url), SqlLedger(url)
+    yield pair
+    for ledger in pair:
         ledger.close()
 
 
@@ -106,86 +106,86 @@ def test_where_no_thread_can_be_started_costs_are_booked_later(ledgers, monkeypa
 
 
 def test_a_call_that_a_lease_has_room_for_asks_no_database(ledgers, monkeypatch):
-    one, other = ledgers
-    busy(one)
+    mine, other = ledgers
+    busy(mine)
     with monkeypatch.context() as patch:
-        patch.setattr(one._database, "transaction", down)
+        patch.setattr(mine._database, "transaction", down)
         calls = 0
-        while (hold := one.carve(HOLD, CAPS, FAR_S)) is not None:
-            assert one.settle(hold, PRICE)
+        while (hold := mine.carve(HOLD, CAPS, FAR_S)) is not None:
+            assert mine.settle(hold, PRICE)
             calls += 1
         assert calls >= 19  # as many as in the last turn
         with pytest.raises(StoreError):
-            one.reserve(HOLD, CAPS, FAR_S)
+            mine.reserve(HOLD, CAPS, FAR_S)
     stands = other.account("total")
     assert (stands.spent, stands.spent + stands.held >= (20 + calls) * PRICE) == (20 * PRICE, True)
-    assert one.account("total") == Account((20 + calls) * PRICE, 0) == other.account("total")._replace(held=0)
-    assert one.carve(HOLD, CAPS | {"user:ann": 50}, FAR_S) is None
+    assert mine.account("total") == Account((20 + calls) * PRICE, 0) == other.account("total")._replace(held=0)
+    assert mine.carve(HOLD, CAPS | {"user:ann": 50}, FAR_S) is None
 
 
 def test_what_nobody_uses_goes_back_and_an_account_that_is_used_seldom_has_exact_holds(ledgers):
-    one, other = ledgers
-    busy(one, calls=1)
+    mine, other = ledgers
+    busy(mine, calls=1)
     assert other.account("total") == Account(PRICE, 0)
-    busy(one)
+    busy(mine)
     assert 0 < other.account("total").held <= 0.05 * CAPS["total"]
-    one.turn()
+    mine.turn()
     assert other.account("total") == Account(21 * PRICE, 0)
 
 
 def test_who_finds_no_room_gets_the_slack_of_others_who_go_on(ledgers):
-    one, other = ledgers
-    busy(one)
+    mine, other = ledgers
+    busy(mine)
     left = CAPS["key:a"] - 20 * PRICE
     refused = other.reserve(left, CAPS, FAR_S)
     assert isinstance(refused, Refused)
     assert refused.may_fit_later
-    busy(one, calls=1)
+    busy(mine, calls=1)
     last = other.reserve(left - PRICE, CAPS, FAR_S)
     assert isinstance(last, Hold)
-    full = one.reserve(1, CAPS, FAR_S)
+    full = mine.reserve(1, CAPS, FAR_S)
     assert isinstance(full, Refused)
     other.settle(last, None)
     other.turn()
-    full = one.reserve(1, CAPS, FAR_S)
+    full = mine.reserve(1, CAPS, FAR_S)
     assert isinstance(full, Refused)
     assert not full.may_fit_later
 
 
 def test_a_lease_that_others_may_have_booked_serves_no_call_and_counts_once(ledgers):
-    one, other = ledgers
-    busy(one, 100.0)
-    late = one.carve(HOLD, CAPS, 100.0)
+    mine, other = ledgers
+    busy(mine, 100.0)
+    late = mine.carve(HOLD, CAPS, 100.0)
     assert late is not None
     assert other.recover(100.0) == 0  # a lease ends after all its holds
     leased = other.account("total").held
     assert other.recover(200.0) == len(CAPS)  # the process was suspended
-    assert one.carve(HOLD, CAPS, 300.0) is None
-    one.settle(late, PRICE)
-    assert one.account("total") == other.account("total") == Account(20 * PRICE + leased, 0)
-    busy(one, 300.0, calls=2)
+    assert mine.carve(HOLD, CAPS, 300.0) is None
+    mine.settle(late, PRICE)
+    assert mine.account("total") == other.account("total") == Account(20 * PRICE + leased, 0)
+    busy(mine, 300.0, calls=2)
     assert other.account("total").spent == 22 * PRICE + leased
 
 
 def test_a_lease_does_not_bring_back_what_was_spent_before_a_reset(ledgers):
-    one, other = ledgers
-    busy(one)
+    mine, other = ledgers
+    busy(mine)
     for _ in range(3):  # which is not written
-        hold = one.carve(HOLD, CAPS, FAR_S)
+        hold = mine.carve(HOLD, CAPS, FAR_S)
         assert hold is not None
-        assert one.settle(hold, PRICE)
-    late = one.carve(HOLD, CAPS, FAR_S)
+        assert mine.settle(hold, PRICE)
+    late = mine.carve(HOLD, CAPS, FAR_S)
     assert late is not None
     leased = other.account("total").held
     other.reset("total", "boss")
     assert other.account("total") == Account(0, leased, resets=1)
-    one.turn()
-    assert one.account("total") == Account(0, HOLD, resets=1)
-    assert one.account("key:a") == Account(23 * PRICE, HOLD)
-    assert one.settle(late, PRICE)
-    one.turn()
-    one.turn()
-    assert one.account("total") == other.account("total") == Account(PRICE, 0, resets=1)
+    mine.turn()
+    assert mine.account("total") == Account(0, HOLD, resets=1)
+    assert mine.account("key:a") == Account(23 * PRICE, HOLD)
+    assert mine.settle(late, PRICE)
+    mine.turn()
+    mine.turn()
+    assert mine.account("total") == other.account("total") == Account(PRICE, 0, resets=1)
     with other._database.transaction(reading=True) as connection:
         (record,) = connection.execute(sa.select(resets)).all()
     assert (record.account, record.number, record.who, record.spent) == ("total", 1, "boss", 20 * PRICE)
@@ -194,43 +194,43 @@ def test_a_lease_does_not_bring_back_what_was_spent_before_a_reset(ledgers):
 
 @pytest.mark.parametrize("calls", [1, 19])
 def test_what_is_forgotten_at_a_reset_is_at_most_what_was_leased(ledgers, calls):
-    one, other = ledgers
-    busy(one)
+    mine, other = ledgers
+    busy(mine)
     leased = other.account("total").held
     other.reset("total", "boss")
     for _ in range(calls):  # by a process that has not heard of it
-        hold = one.carve(HOLD, CAPS, FAR_S)
+        hold = mine.carve(HOLD, CAPS, FAR_S)
         assert hold is not None
-        one.settle(hold, PRICE)
-    one.turn()
+        mine.settle(hold, PRICE)
+    mine.turn()
     stands = other.account("total")
     assert 0 <= calls * PRICE - stands.spent <= leased
 
 
 def test_a_forked_child_has_no_leases(ledgers):
-    one, other = ledgers
-    busy(one)
-    hold = one.carve(HOLD, CAPS, FAR_S)
+    mine, other = ledgers
+    busy(mine)
+    hold = mine.carve(HOLD, CAPS, FAR_S)
     assert hold is not None
 
     def child() -> tuple[Any, bool, bool]:
-        tried = one.carve(HOLD, CAPS, FAR_S), one.settle(hold, PRICE), isinstance(one.reserve(5, CAPS, FAR_S), Hold)
-        one.close()
+        tried = mine.carve(HOLD, CAPS, FAR_S), mine.settle(hold, PRICE), isinstance(mine.reserve(5, CAPS, FAR_S), Hold)
+        mine.close()
         return tried
 
     assert in_child(child) == (None, False, True)
-    assert one.settle(hold, PRICE)
-    one.close()
+    assert mine.settle(hold, PRICE)
+    mine.close()
     assert other.account("total") == Account(21 * PRICE, 5)
 
 
 def test_calls_that_come_at_once_share_a_transaction(ledgers, monkeypatch):
-    one, _ = ledgers
-    whole, counts = one._transact, list[int]()
-    monkeypatch.setattr(one, "_transact", lambda asks, names: counts.append(len(asks)) or whole(asks, names))
-    assert len(one.reserve_all([(HOLD, CAPS, FAR_S)] * 8)) == 8
+    mine, _ = ledgers
+    whole, counts = mine._transact, list[int]()
+    monkeypatch.setattr(mine, "_transact", lambda asks, names: counts.append(len(asks)) or whole(asks, names))
+    assert len(mine.reserve_all([(HOLD, CAPS, FAR_S)] * 8)) == 8
     assert counts == [8]
-    assert one.account("total") == Account(0, 8 * HOLD)
+    assert mine.account("total") == Account(0, 8 * HOLD)
 
 
 def spend(url: str, name: str, bill: Any, caps: dict[str, int]) -> None:
@@ -279,7 +279,7 @@ def test_processes_one_of_which_is_killed_pass_no_cap_and_lose_nothing(url):
     stands = {name: watching.account(name) for name in caps}
     watching.close()
     assert most <= 0
-    assert all(one.held == 0 and billed <= one.spent <= caps[name] for name, one in stands.items())
+    assert all(account.held == 0 and billed <= account.spent <= caps[name] for name, account in stands.items())
 
 
 class Clock:
@@ -291,9 +291,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(link, "time", made)
-    return made
+    fake = Clock()
+    monkeypatch.setattr(link, "time", fake)
+    return fake
 
 
 @pytest.fixture
@@ -313,19 +313,19 @@ async def test_a_store_that_failed_is_left_alone_and_then_asked_by_one(way, cloc
     with pytest.raises(StoreError):
         await way.call(fails)
     assert (way.problem, way.failures, way.rests) == ("gone", 1, True)
-    asked = list[int]()
+    calls = list[int]()
     with pytest.raises(StoreError, match="gone"):
-        await way.call(asked.append, 1)
+        await way.call(calls.append, 1)
     clock.now_s = link.AGAIN_S
     go = threading.Event()
     trying = asyncio.create_task(way.call(go.wait, PATIENCE_S))
     await asyncio.sleep(0)
     with pytest.raises(StoreError, match="gone"):  # one tries, the others do not wait for it
-        await way.call(asked.append, 2)
+        await way.call(calls.append, 2)
     go.set()
     assert await trying
-    await way.call(asked.append, 3)
-    assert (asked, way.problem, way.failures, way.rests) == ([3], None, 1, False)
+    await way.call(calls.append, 3)
+    assert (calls, way.problem, way.failures, way.rests) == ([3], None, 1, False)
 
 
 async def test_a_no_is_an_answer_and_a_failure_beside_a_success_is_no_outage(way, clock):
@@ -363,11 +363,11 @@ async def test_a_queue_before_a_store_that_works_is_no_failure_and_one_that_hang
     answers, runs, clock, monkeypatch
 ):
     """The store takes a twentieth of the limit for each of so many calls, and then hangs; 200 calls may share a run."""
-    way, queue, asked, hangs_s = StoreLink("budget", 1.0), deque[Any](), list[Future[Any]](), 0.0
+    way, queue, submitted, hangs_s = StoreLink("budget", 1.0), deque[Any](), list[Future[Any]](), 0.0
 
     def submit(*act: Any) -> Future[Any]:
-        asked.append(Future())
-        return queue.append(partial(*act)) or asked[-1]
+        submitted.append(Future())
+        return queue.append(partial(*act)) or submitted[-1]
 
     async def wait(futures: list[Any], **limits: float) -> None:
         ends_s = clock.now_s + limits["timeout"]
@@ -382,10 +382,10 @@ async def test_a_queue_before_a_store_that_works_is_no_failure_and_one_that_hang
         await asyncio.sleep(0)
         clock.now_s += 0.05
         if len(queue) > runs - answers:
-            asked[runs - len(queue)].set_result(queue.popleft()())
+            submitted[runs - len(queue)].set_result(queue.popleft()())
         elif queue:
             hangs_s += 0.05
     late = (runs - answers) * 200 // runs
     assert (await burst)[: 200 - late] == [*range(200 - late)]
-    assert (len(asked), way.failures, way.problem is None, hangs_s < 1.2) == (runs, late, not late, True)
-    assert [future.cancelled() for future in asked] == [False] * answers + [True] * (runs - answers)
+    assert (len(submitted), way.failures, way.problem is None, hangs_s < 1.2) == (runs, late, not late, True)
+    assert [future.cancelled() for future in submitted] == [False] * answers + [True] * (runs - answers)

@@ -47,16 +47,16 @@ def test_rows_come_back_as_they_went_in_with_every_column_in_order(store):
     given = [row(1), row(2, walk="guide only", correct=None, confidence=None, gold=None), row(3, signals=None)]
     given += [row(4, parents=[]), row(5, parents=[1, 3])]
     assert store.append(given) == 5
-    found = list(store.read())
-    assert found == [whole(one) for one in given]
-    assert tuple(found[0]) == COLUMNS
+    stored = list(store.read())
+    assert stored == [whole(record) for record in given]
+    assert tuple(stored[0]) == COLUMNS
 
 
 def test_a_row_that_is_there_is_left_alone(store):
     assert store.append([row(1), row(2)]) == 2
     assert store.append([row(2), row(3), row(3)]) == 1
     assert store.append(list(store.read())) == 0
-    assert [one["episode_id"] for one in store.read()] == ["episode 1", "episode 2", "episode 3"]
+    assert [record["episode_id"] for record in store.read()] == ["episode 1", "episode 2", "episode 3"]
 
 
 def test_all_rows_of_an_append_are_written_or_none(store):
@@ -84,9 +84,9 @@ def test_all_rows_of_an_append_are_written_or_none(store):
 )
 def test_any_text_is_stored_safely(store, text):
     assert store.append([row(1, answer=text, signals={"note": text}, gold=[text]), row(1, cost_nano_usd=1)]) == 2
-    found, _ = store.read()
-    assert found["answer"] == text.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
-    assert (found["signals"]["note"], found["gold"]) == (text, [text])
+    stored, _ = store.read()
+    assert stored["answer"] == text.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+    assert (stored["signals"]["note"], stored["gold"]) == (text, [text])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -99,16 +99,16 @@ def test_f57_a_number_that_is_not_finite_becomes_null_and_the_row_says_so(store,
 
 
 def circle() -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    made["again"] = made
-    return made
+    ring: dict[str, Any] = {}
+    ring["again"] = ring
+    return ring
 
 
 def deep() -> list[Any]:
-    made: list[Any] = []
+    nested: list[Any] = []
     for _ in range(100_000):
-        made = [made]
-    return made
+        nested = [nested]
+    return nested
 
 
 @each(
@@ -137,7 +137,7 @@ def test_a_row_that_does_not_fit_is_named_and_nothing_is_written(file_url, colum
 def test_times_are_kept_in_one_form_that_sorts(store):
     for number, text in enumerate(["2026-11-21", "2026-11-21T08:00:00+01:00", "2026-11-21T07:00:00Z"]):
         store.append([row(number, created_at=text)])
-    assert [one["created_at"] for one in store.read()] == [
+    assert [record["created_at"] for record in store.read()] == [
         "2026-11-21T00:00:00.000+00:00",
         "2026-11-21T07:00:00.000+00:00",
         "2026-11-21T07:00:00.000+00:00",
@@ -173,12 +173,12 @@ ROWS = [
 )
 def test_rows_are_chosen_by_their_values_as_text(store, where, numbers):
     store.append(ROWS)
-    assert [found["episode_id"] for found in store.read(where)] == [f"episode {number}" for number in numbers]
+    assert [record["episode_id"] for record in store.read(where)] == [f"episode {number}" for number in numbers]
     assert store.count(where) == len(numbers)
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "problem"),
     [
         ({"modle": "x"}, "did you mean model"),
         ({"step": "two"}, "step is a whole number or null, not 'two'"),
@@ -186,10 +186,10 @@ def test_rows_are_chosen_by_their_values_as_text(store, where, numbers):
         ({"signals": "{}"}, "signals cannot be compared"),
     ],
 )
-def test_a_filter_that_cannot_be_used_is_refused_at_once(store, where, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_filter_that_cannot_be_used_is_refused_at_once(store, where, problem):
+    with pytest.raises(UsageError, match=problem):
         store.read(where)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=problem):
         store.count(where)
 
 
@@ -222,7 +222,7 @@ def test_rows_may_be_written_and_removed_while_they_are_read(store):
     store.purge(datetime(2020, 1, 1, tzinfo=UTC))
     left = list(reading)
     assert first["episode_id"] == "episode 0"
-    assert [one["episode_id"] for one in left[:599]] == [f"episode {number}" for number in range(1, 600)]
+    assert [record["episode_id"] for record in left[:599]] == [f"episode {number}" for number in range(1, 600)]
     assert left[-1]["episode_id"] == "episode 1000"
 
 
@@ -289,9 +289,9 @@ def test_what_is_not_there_cannot_be_read(store_url, tmp_path):
 
 
 def test_its_repr_shows_no_password():
-    made = parse("postgresql://me:hunter2@db.example:5433/traces?password=hunter2&sslmode=require")
-    assert "hunter2" not in repr(made)
-    assert made.shown == "postgresql://me:***@db.example:5433/traces"
+    address = parse("postgresql://me:hunter2@db.example:5433/traces?password=hunter2&sslmode=require")
+    assert "hunter2" not in repr(address)
+    assert address.shown == "postgresql://me:***@db.example:5433/traces"
     for scheme in ("postgresql", "postgres", "postgresql+psycopg"):
         assert parse(f"{scheme}://me@host/db").url == "postgresql+psycopg://me@host/db"
 
@@ -341,13 +341,13 @@ def test_what_is_no_store_is_refused(url):
 
 def test_a_relative_path_is_that_of_now(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = parse("sqlite:///traces.db")
+    address = parse("sqlite:///traces.db")
     monkeypatch.chdir("/")
-    assert made.path == tmp_path / "traces.db"
+    assert address.path == tmp_path / "traces.db"
 
 
 @pytest.mark.parametrize(
-    ("url", "held"),
+    ("url", "expected"),
     [
         ("postgresql://me:word@host/db", True),
         ("postgresql://me@host/db?password=word", True),
@@ -356,8 +356,8 @@ def test_a_relative_path_is_that_of_now(tmp_path, monkeypatch):
         ("postgresql://[", False),
     ],
 )
-def test_a_password_in_a_url_is_found(url, held):
-    assert holds_password(url) is held
+def test_a_password_in_a_url_is_found(url, expected):
+    assert holds_password(url) is expected
 
 
 def mode_of(path: Path) -> int:
@@ -369,11 +369,11 @@ def test_f70_every_file_is_its_owners_alone(tmp_path):
     try:
         with Store(f"sqlite:///{tmp_path / 'new' / 'traces.db'}") as store:
             store.append([row(1)])
-            made = {path.name: mode_of(path) for path in (tmp_path / "new").iterdir()}
+            modes = {path.name: mode_of(path) for path in (tmp_path / "new").iterdir()}
     finally:
         os.umask(old)
-    assert "traces.db" in made
-    assert set(made.values()) == {0o600}
+    assert "traces.db" in modes
+    assert set(modes.values()) == {0o600}
     assert mode_of(tmp_path / "new") == 0o700
 
 
@@ -440,7 +440,7 @@ def test_f55_eight_processes_write_one_file_with_a_sound_sqlite_or_another(file_
         process.join(PATIENCE_S)
     assert [process.exitcode for process in writers] == [0] * 8
     with Store(file_url, read_only=True) as store:
-        assert [one["step"] for one in store.read()] == [1, 2] * 80  # the rows of an append stand together
+        assert [record["step"] for record in store.read()] == [1, 2] * 80  # the rows of an append stand together
 
 
 def test_f50_a_child_opens_its_own_connection(store_url):
@@ -448,7 +448,7 @@ def test_f50_a_child_opens_its_own_connection(store_url):
         store.append([row(1)])
         assert in_child(lambda: store.append([row(2)])) == 1
         assert store.append([row(3)]) == 1
-        assert [one["episode_id"] for one in store.read()] == ["episode 1", "episode 2", "episode 3"]
+        assert [record["episode_id"] for record in store.read()] == ["episode 1", "episode 2", "episode 3"]
 
 
 def test_a_locked_file_is_waited_for_as_long_as_the_limit_says(file_url, tmp_path):
@@ -518,11 +518,11 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path):
 
 def test_the_summary_counts_and_prices(store):
     store.append([row(1), row(1, step=2), row(2, model="large", cost_nano_usd=None), row(3, walk="guide only")])
-    found = store.summary()
-    assert (found["rows"], found["episodes"]) == (4, 3)
-    assert found["models"] == [
+    summary = store.summary()
+    assert (summary["rows"], summary["episodes"]) == (4, 3)
+    assert summary["models"] == [
         {"model": "small", "rows": 3, "cost_nano_usd": 42_000, "cost_unknown": 0},
         {"model": "large", "rows": 1, "cost_nano_usd": None, "cost_unknown": 1},
     ]
-    assert found["first"] == found["last"] == "2026-11-21T07:00:00.000+00:00"
-    assert "postgres:" not in found["store"]
+    assert summary["first"] == summary["last"] == "2026-11-21T07:00:00.000+00:00"
+    assert "postgres:" not in summary["store"]

@@ -32,7 +32,7 @@ from cascade.resilience.event_loop import run
 from cascade.runtime import AskOptions
 from cascade.safety import holds_key
 from cascade.types import Answer, Call, Question, Request, TextDelta, Token
-from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
+from unit.builders import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
 
 KEY = "sk-abcdefghijklmnop"
 
@@ -53,13 +53,13 @@ def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url):
         writer.submit(answer_of(), {"horizon": 4, "dataset": "live"})
         assert writer.flush()
         assert writer.counts == TraceCounts(accepted=2, written=2, lost=0, waiting=0, failures=0)
-        one, other = rows_in(store_url)
-    assert uuid.UUID(one["episode_id"]) != uuid.UUID(other["episode_id"])
-    assert one["group"] == identity(RIVER.text)
-    assert (one["question"], one["answer"], one["text"]) == (RIVER.text, "Danube", "Answer: Danube")
-    assert (one["horizon"], one["dataset"], one["cost_nano_usd"]) == (4, "live", 14_000)
-    assert one["signals"]["replay"]["stopped"] == "policy"
-    assert tuple(one) == COLUMNS
+        row, other = rows_in(store_url)
+    assert uuid.UUID(row["episode_id"]) != uuid.UUID(other["episode_id"])
+    assert row["group"] == identity(RIVER.text)
+    assert (row["question"], row["answer"], row["text"]) == (RIVER.text, "Danube", "Answer: Danube")
+    assert (row["horizon"], row["dataset"], row["cost_nano_usd"]) == (4, "live", 14_000)
+    assert row["signals"]["replay"]["stopped"] == "policy"
+    assert tuple(row) == COLUMNS
 
 
 def test_a_writer_that_was_never_used_makes_no_file(tmp_path, file_url):
@@ -84,9 +84,9 @@ def test_answers_are_committed_in_groups(file_url, blocked, monkeypatch):
     writer.close()
     writer.close()
     assert (sum(sizes), len(sizes) <= 11) == (1_000, True)
-    asked = [row["question"] for row in rows_in(file_url)]
-    assert sorted(asked) == [f"{name} {number:03}" for name in range(4) for number in range(250)]
-    assert [text for text in asked if text.startswith("0")] == [f"0 {number:03}" for number in range(250)]  # in order
+    texts = [row["question"] for row in rows_in(file_url)]
+    assert sorted(texts) == [f"{name} {number:03}" for name in range(4) for number in range(250)]
+    assert [text for text in texts if text.startswith("0")] == [f"0 {number:03}" for number in range(250)]  # in order
     with pytest.raises(UsageError):
         writer.submit(answer_of())
 
@@ -96,7 +96,7 @@ def test_answers_are_committed_in_groups(file_url, blocked, monkeypatch):
 
 @pytest.mark.parametrize("content", ["full", "hash", "none"])
 def test_texts_are_kept_hashed_or_left_out(store_url, content):
-    def kept(text: str) -> str | None:
+    def stored(text: str) -> str | None:
         return {"full": text, "hash": hashed(text), "none": None}[content]
 
     chat = Question.of_chat(ChatRequest([{"role": "user", "content": "Hi"}], {"user": "ann"}, "ann's"))
@@ -106,8 +106,8 @@ def test_texts_are_kept_hashed_or_left_out(store_url, content):
         writer.submit(answer_of(question=chat))
     row, other = rows_in(store_url)
     texts = {"question": plain.text, "context": plain.context, "answer": "Danube", "text": "Answer: Danube"}
-    assert {name: row[name] for name in texts} == {name: kept(text or "") for name, text in texts.items()}
-    assert (row["gold"], other["user"]) == (None if content == "none" else [kept("Danube")], kept("ann"))
+    assert {name: row[name] for name in texts} == {name: stored(text or "") for name, text in texts.items()}
+    assert (row["gold"], other["user"]) == (None if content == "none" else [stored("Danube")], stored("ann"))
     assert other["group"] == ("ann's" if content == "full" else hashed("ann's"))
     assert (row["signals"]["replay"]["tokens"] is None) is (content != "full")
     assert (row["cost_nano_usd"], row["model"]) == (14_000, "small")
@@ -121,7 +121,7 @@ async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url):
         for options in ({}, {"user": "ann"}):
             request = ChatRequest([{"role": "user", "content": "Hi"}], options)
             await cascade.runtime.start(request, AskOptions(key="team")).answer()
-    assert list(dict.fromkeys(one["user"] for one in rows_in(file_url))) == ["team", "ann"]
+    assert list(dict.fromkeys(row["user"] for row in rows_in(file_url))) == ["team", "ann"]
 
 
 # --- keys (F68) ---
@@ -183,9 +183,9 @@ class Blocked:
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
-    made = Blocked(monkeypatch)
-    yield made
-    made.may_go.set()
+    blocker = Blocked(monkeypatch)
+    yield blocker
+    blocker.may_go.set()
 
 
 def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(file_url, blocked, monkeypatch, caplog):
@@ -323,8 +323,8 @@ def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(stor
     in_child(child)
     writer.submit(answer_of(question=Question("parent, after")))
     writer.close()
-    asked = sorted(row["question"] for row in rows_in(store_url))
-    assert asked == ["child", "parent, after", "parent, before", "parent, in the queue"]
+    questions = sorted(row["question"] for row in rows_in(store_url))
+    assert questions == ["child", "parent, after", "parent, before", "parent, in the queue"]
 
 
 def test_f50_what_was_closed_is_closed_in_a_child_too(file_url):
@@ -356,20 +356,20 @@ def test_all_four_ways_to_ask_are_recorded(store_url):
         list(cascade.stream("stream"))
         asyncio.run(both(cascade))
         cascade.many(["many 1", "many 2"])
-    found = rows_in(store_url)
-    assert {row["question"] for row in found} == {"ask", "stream", "aask", "astream", "many 1", "many 2"}
-    assert all(len([row for row in found if row["question"] == q]) == 2 for q in ("ask", "stream", "aask", "astream"))
-    assert {row["horizon"] for row in found} == {4}
-    assert len({row["episode_id"] for row in found}) == 6
+    rows = rows_in(store_url)
+    assert {row["question"] for row in rows} == {"ask", "stream", "aask", "astream", "many 1", "many 2"}
+    assert all(len([row for row in rows if row["question"] == q]) == 2 for q in ("ask", "stream", "aask", "astream"))
+    assert {row["horizon"] for row in rows} == {4}
+    assert len({row["episode_id"] for row in rows}) == 6
 
 
 def test_a_failed_ask_is_recorded_with_its_cost(file_url):
     cut, down = reply("Reasoning: cut", finish_reason="length"), AuthenticationError("no")
     with wired(file_url, FakeProvider({"small": [cut], "large": [down]})) as cascade, pytest.raises(ProviderError):
         cascade.ask("what?")
-    found = rows_in(file_url)
-    assert {(row["question"], row["text"], row["candidate"]) for row in found} == {("what?", "Reasoning: cut", None)}
-    assert {row["signals"]["replay"]["stopped"] for row in found} == {"provider error"}
+    rows = rows_in(file_url)
+    assert {(row["question"], row["text"], row["candidate"]) for row in rows} == {("what?", "Reasoning: cut", None)}
+    assert {row["signals"]["replay"]["stopped"] for row in rows} == {"provider error"}
 
 
 def test_an_ask_that_ran_out_of_money_is_recorded(file_url):
@@ -397,11 +397,11 @@ async def test_f47_a_cancelled_ask_is_recorded(file_url):
     reached = asyncio.Event()
 
     class Hangs(FakeProvider):
-        async def complete(self, asked: Request, timeout_s: float) -> Any:
-            if asked.role == "guide":
+        async def complete(self, request: Request, timeout_s: float) -> Any:
+            if request.role == "guide":
                 reached.set()
                 await asyncio.sleep(PATIENCE_S)
-            return await super().complete(asked, timeout_s)
+            return await super().complete(request, timeout_s)
 
     cascade = wired(file_url, Hangs({"small": ["Answer: Danube"]}))
     asking = asyncio.create_task(cascade.aask("what?"))
@@ -443,17 +443,17 @@ def test_a_stream_that_is_read_after_the_end_makes_no_further_call(file_url, cap
     cascade.close()
     with pytest.raises(ClosedError):
         list(events)
-    assert [one.role for one in provider.requests] == ["base", "guide"]
+    assert [request.role for request in provider.requests] == ["base", "guide"]
     assert "writer was closed before" in caplog.text
 
 
 # --- where they go ---
 
 
-def default_of(monkeypatch: pytest.MonkeyPatch, told: str | None, traces: Any = True) -> str | None:
+def default_of(monkeypatch: pytest.MonkeyPatch, setting: str | None, traces: Any = True) -> str | None:
     monkeypatch.delenv("CASCADE_TRACES", raising=False)
-    if told is not None:
-        monkeypatch.setenv("CASCADE_TRACES", told)
+    if setting is not None:
+        monkeypatch.setenv("CASCADE_TRACES", setting)
     with wired(traces) as cascade:
         return None if cascade.runtime.traces is None else cascade.runtime.traces.address.shown
 

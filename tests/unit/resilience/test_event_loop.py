@@ -85,7 +85,7 @@ async def collected(source: AsyncGenerator[Any, None]) -> list[Any]:
 
 
 WAYS = pytest.mark.parametrize("call", [run, elsewhere])
-LISTS = pytest.mark.parametrize("listed", [lambda made: list(iterate(made)), lambda made: asyncio.run(collected(made))])
+LISTS = pytest.mark.parametrize("listed", [lambda feed: list(iterate(feed)), lambda feed: asyncio.run(collected(feed))])
 
 
 @WAYS
@@ -114,18 +114,18 @@ def test_what_comes_after_items_is_raised_after_them(listed):
 
 
 def test_a_blocking_reader_gets_the_items_before_an_error_and_none_is_made_early():
-    made: list[int] = []
+    produced: list[int] = []
 
     async def counting() -> AsyncGenerator[int, None]:
         for number in range(3):
-            made.append(number)
+            produced.append(number)
             yield number
         raise ZeroDivisionError
 
     coming = iterate(counting())
     for number in range(3):
         assert next(coming) == number
-        assert made[-1] == number
+        assert produced[-1] == number
     with pytest.raises(ZeroDivisionError):
         next(coming)
 

@@ -31,7 +31,7 @@ from cascade.resilience.health import (
     Health,
     RetryPolicy,
 )
-from unit.made import request
+from unit.builders import request
 
 NEVER = Deadline()
 DOWN = ProviderUnavailableError("down")
@@ -57,7 +57,7 @@ HTML = BadResponseError("html")
         ({}, HTML, 1, NEVER, None),
         ({"max_retries": 0}, DOWN, 0, NEVER, None),
         # a server's wish is obeyed up to a minute
-        *(({}, RateLimitedError("x", retry_after_s=told), 0, NEVER, told) for told in (0.0, 3.5, MAX_RETRY_AFTER_S)),
+        *(({}, RateLimitedError("x", retry_after_s=wish), 0, NEVER, wish) for wish in (0.0, 3.5, MAX_RETRY_AFTER_S)),
         ({}, RateLimitedError("x", retry_after_s=-1.0), 0, NEVER, 0.0),
         ({}, RateLimitedError("x", retry_after_s=60.1), 0, NEVER, None),
         # a wait past the deadline is not begun
@@ -67,8 +67,8 @@ HTML = BadResponseError("html")
     ],
 )
 def test_what_is_tried_again_and_after_which_wait(policy, error, done, ends, waits):
-    found = RetryPolicy(**policy).delay_s(error, done, ends)
-    assert (found == waits, found is None) == (True, waits is None)
+    delay_s = RetryPolicy(**policy).delay_s(error, done, ends)
+    assert (delay_s == waits, delay_s is None) == (True, waits is None)
     assert MAX_RETRY_AFTER_S == 60.0
 
 
@@ -117,13 +117,13 @@ def test_a_call_that_failed_on_every_try_empties_it(error, left):
 
 
 def test_a_server_takes_a_token_for_a_retry_that_was_asked_for():
-    health, asked = Health(shared=True), RateLimitedError("slow down", retry_after_s=0.0)
-    assert sum(health.allows(asked) for _ in range(100)) == SHARED_CAPACITY
-    health.gave_up(asked)
+    health, error = Health(shared=True), RateLimitedError("slow down", retry_after_s=0.0)
+    assert sum(health.allows(error) for _ in range(100)) == SHARED_CAPACITY
+    health.gave_up(error)
     for _ in range(20):
         health.succeeded()
-    assert health.allows(asked)
-    health.failed(asked)
+    assert health.allows(error)
+    health.failed(error)
     assert not health.limited
 
 

@@ -32,8 +32,8 @@ def episode(
     number: int, base: dict[str, Any], guide: dict[str, Any], *, text: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the rows of a request that a cheap and a dear model answered, the dear one outright too."""
-    asked = text if text is not None else f"Book room {number} for the meeting about item {number}."
-    request = ChatRequest([{"role": "user", "content": asked}], {"tools": [TOOL]})
+    content = text if text is not None else f"Book room {number} for the meeting about item {number}."
+    request = ChatRequest([{"role": "user", "content": content}], {"tools": [TOOL]})
     question = Question.of_chat(request)
     rows = []
     for walk, step, model, message, cost in (

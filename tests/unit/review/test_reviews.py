@@ -41,7 +41,7 @@ from cascade.table import Log
 from unit.review.booking import call, episode, write
 
 TERMS = Terms("preference", "auto", 0.5)
-ONE = Judgement("q", "a", "b", "output", "reference", None, None, "ann", "now \ud800 \x00")
+VOTE = Judgement("q", "a", "b", "output", "reference", None, None, "ann", "now \ud800 \x00")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -57,15 +57,15 @@ def place(request: Any, tmp_path: Path) -> Iterator[Location]:
 def test_what_was_added_is_read_and_the_last_word_counts(place):
     assert reviews_at(place) is None
     with ReviewStore(place, TERMS) as store:
-        for one in (ONE, ONE._replace(question="p"), ONE._replace(verdict="equal"), ONE._replace(reviewer="bob")):
-            store.add(one)
-    found = reviews_at(place)
-    assert {one: said.verdict for one, said in found.by("ann").items()} == {
+        for vote in (VOTE, VOTE._replace(question="p"), VOTE._replace(verdict="equal"), VOTE._replace(reviewer="bob")):
+            store.add(vote)
+    stored = reviews_at(place)
+    assert {pair: judgement.verdict for pair, judgement in stored.by("ann").items()} == {
         PairId("p", "a", "b"): "reference",
         PairId("q", "a", "b"): "equal",
     }
-    assert found.judgements[0].at == ONE.at
-    assert True in [each.loses("preference") for each in found.judgements if each.pair == ONE.pair]
+    assert stored.judgements[0].at == VOTE.at
+    assert True in [each.loses("preference") for each in stored.judgements if each.pair == VOTE.pair]
 
 
 def test_a_review_keeps_its_key_and_refuses_other_terms(place):
@@ -85,11 +85,11 @@ def test_no_judgement_is_lost_between_reviewers(place):
     def write(reviewer: str) -> None:
         with ReviewStore(place, TERMS) as store:
             for number in range(10):
-                store.add(ONE._replace(question=str(number), reviewer=reviewer))
+                store.add(VOTE._replace(question=str(number), reviewer=reviewer))
 
     at_once(*(partial(write, name) for name in ("ann", "bob", "cy")))
-    found = reviews_at(place)
-    assert len(found.judgements) == 30
+    stored = reviews_at(place)
+    assert len(stored.judgements) == 30
 
 
 GOOD = {"ask": "regret", "matcher": "auto", "rate": 1, "key": "k"}
@@ -102,7 +102,7 @@ GOOD = {"ask": "regret", "matcher": "auto", "rate": 1, "key": "k"}
         [{**GOOD, "rate": 0}],
         [{"ask": "regret"}],
         [GOOD, {"verdict": "good"}],
-        [GOOD, {**ONE._asdict(), "mood": "good"}],
+        [GOOD, {**VOTE._asdict(), "mood": "good"}],
     ],
 )
 def test_what_is_no_review_is_refused(lines, tmp_path):
@@ -139,9 +139,9 @@ def session(
 
 def judged(keys: str, ask: Ask = "preference") -> list[Judgement]:
     """Return what is written while these keys are pressed."""
-    one = session(ask)
-    pressed = [one.press(key) for key in keys]
-    return [found.written for found in pressed if found.written is not None]
+    sitting = session(ask)
+    pressed = [sitting.press(key) for key in keys]
+    return [press.written for press in pressed if press.written is not None]
 
 
 @each(
@@ -155,28 +155,28 @@ def judged(keys: str, ask: Ask = "preference") -> list[Judgement]:
     ],
 )
 def test_verdicts_are_written_by_whose_output_it_is(keys, better, rights):
-    one = session("regret")
+    sitting = session("regret")
     for _ in PAIRS:
-        first, pair = one.current.first, one.current.pair
-        assert one.current.outputs == (
+        first, pair = sitting.current.first, sitting.current.pair
+        assert sitting.current.outputs == (
             (pair.output, pair.reference) if first == "output" else (pair.reference, pair.output)
         )
-        written = [found.written for found in map(one.press, keys)][-1]
+        written = [press.written for press in map(sitting.press, keys)][-1]
         assert written is not None
         second = "reference" if first == "output" else "output"
         assert written.verdict == {"first": first, "second": second}.get(better, better)
-        said = {first: rights[0], second: rights[1]}
-        assert (written.output_right, written.reference_right) == (said["output"], said["reference"])
-        assert written.loses("regret") == (said["reference"] and not said["output"])
+        right = {first: rights[0], second: rights[1]}
+        assert (written.output_right, written.reference_right) == (right["output"], right["reference"])
+        assert written.loses("regret") == (right["reference"] and not right["output"])
         assert written.pair == pair.id
-    assert one.current is None
+    assert sitting.current is None
 
 
 def test_preference_needs_one_key():
-    found = judged("12=0")
-    assert len(found) == 4
-    assert {one.output_right for one in found} == {None}
-    assert [one.loses("preference") for one in found] == [one.verdict == "reference" for one in found]
+    written = judged("12=0")
+    assert len(written) == 4
+    assert {vote.output_right for vote in written} == {None}
+    assert [vote.loses("preference") for vote in written] == [vote.verdict == "reference" for vote in written]
 
 
 def test_each_output_is_shown_first_about_as_often():
@@ -191,50 +191,50 @@ def test_the_order_is_a_reviewers_own_and_stays():
 
 
 def test_what_was_skipped_loses_nothing_and_does_not_come_again():
-    one = session()
-    first = one.current
-    written = one.press("s").written
+    sitting = session()
+    first = sitting.current
+    written = sitting.press("s").written
     assert written.loses("preference") is None
-    assert one.current != first
+    assert sitting.current != first
 
 
 def test_back_shows_the_pair_before_and_the_new_judgement_replaces_the_old():
-    one = session()
-    first = one.current
-    one.press("1")
-    second = one.current
-    assert one.press("b").meant
-    assert one.current == first
-    one.press("=")
-    assert one.current == second
-    assert one.judged[first.pair.id].verdict == "equal"
-    assert len(one.judged) == 1
+    sitting = session()
+    first = sitting.current
+    sitting.press("1")
+    second = sitting.current
+    assert sitting.press("b").meant
+    assert sitting.current == first
+    sitting.press("=")
+    assert sitting.current == second
+    assert sitting.judged[first.pair.id].verdict == "equal"
+    assert len(sitting.judged) == 1
 
 
 def test_back_within_a_pair_begins_it_again():
-    one = session("regret")
-    shown = one.current
-    assert not one.press("b").meant
-    one.press("1")
-    one.press("r")
-    assert one.press("b").meant
-    assert (one.current, one.stage) == (shown, BETTER)
-    assert one.judged == {}
+    sitting = session("regret")
+    shown = sitting.current
+    assert not sitting.press("b").meant
+    sitting.press("1")
+    sitting.press("r")
+    assert sitting.press("b").meant
+    assert (sitting.current, sitting.stage) == (shown, BETTER)
+    assert sitting.judged == {}
 
 
 def test_a_key_that_means_nothing_changes_nothing():
-    one = session()
-    shown = one.current
-    assert [one.press(key).meant for key in ("r", "3", "", "é")] == [False] * 4
-    assert (one.current, one.judged) == (shown, {})
+    sitting = session()
+    shown = sitting.current
+    assert [sitting.press(key).meant for key in ("r", "3", "", "é")] == [False] * 4
+    assert (sitting.current, sitting.judged) == (shown, {})
 
 
 def test_who_comes_back_goes_on_and_can_go_back():
-    one = session()
+    sitting = session()
     for key in "12=":
-        one.press(key)
-    left = one.current
-    again = session(judged=one.judged)
+        sitting.press(key)
+    left = sitting.current
+    again = session(judged=sitting.judged)
     assert again.current == left
     again.press("b")
     assert again.current.pair == again.drawn[2]
@@ -258,9 +258,9 @@ def test_each_distinct_output_stands_in_one_pair():
     rows = episode(1, call(7), call(1))
     again = {**rows[0], "step": 2, "answer": '[{"name": "book", "arguments": {"room": 7.0}}]'}
     third = {**rows[0], "step": 3, "answer": json.dumps([{"name": "book", "arguments": {"room": 9}}])}
-    found = compared([rows[0], again, third, *rows[1:]])
-    assert [len(pair.equal) for pair in found.pairs] == [2, 1]
-    (only,) = found.differing.values()
+    comparison = compared([rows[0], again, third, *rows[1:]])
+    assert [len(pair.equal) for pair in comparison.pairs] == [2, 1]
+    (only,) = comparison.differing.values()
     assert len(only) == 3
 
 
@@ -281,14 +281,14 @@ def test_the_comparator_decides():
 
 
 def test_where_the_reference_gave_nothing_there_is_no_pair():
-    found = compared([*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
-    assert len(found.pairs) == 1
-    assert found.without_reference == 1
+    comparison = compared([*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
+    assert len(comparison.pairs) == 1
+    assert comparison.without_reference == 1
 
 
 def test_of_a_ladder_the_last_model_is_the_reference():
-    found = compared([row for row in episode(1, call(7), call(1)) if row["walk"] is None]).pairs
-    assert [pair.reference.message for pair in found] == [json.dumps(call(1))]
+    pairs = compared([row for row in episode(1, call(7), call(1)) if row["walk"] is None]).pairs
+    assert [pair.reference.message for pair in pairs] == [json.dumps(call(1))]
 
 
 def test_a_log_without_a_reference_is_refused():
@@ -304,9 +304,9 @@ def test_hashes_in_the_place_of_texts_are_refused():
 
 def test_a_request_without_the_references_output_is_told_of(tmp_path):
     log = write(tmp_path / "log.jsonl", [*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
-    told: list[str] = []
-    ReviewOptions(LogOptions(str(log))).read(told.append)
-    assert told[-1] == "1 request without an output of the reference: not shown"
+    messages: list[str] = []
+    ReviewOptions(LogOptions(str(log))).read(messages.append)
+    assert messages[-1] == "1 request without an output of the reference: not shown"
 
 
 N, LEVEL = 400, FIRST * 0.1
@@ -320,8 +320,8 @@ for _number in range(N):
     for _row in episode(_number, call(_number + 5_000 if DIFFERS[_number] else _number), call(_number)):
         BOOKED.append({**_row, "signals": {**_row["signals"], "doubt": DOUBT[_number]}})
 COMPARED: Compared = compare(lambda: BOOKED)
-ASKED = {identity(row["question"], row["context"]): at // 3 for at, row in enumerate(BOOKED)}
-NUMBER = {pair.id: ASKED[pair.question] for pair in COMPARED.pairs}
+POSITION = {identity(row["question"], row["context"]): at // 3 for at, row in enumerate(BOOKED)}
+NUMBER = {pair.id: POSITION[pair.question] for pair in COMPARED.pairs}
 
 
 def verdict_on(pair: PairId, ask: str = "regret", reviewer: str = "ann") -> Judgement:
@@ -353,7 +353,7 @@ def served(done: Fit) -> int:
 def by_hand(risk: float, rate: float, *, labelled: set[int]) -> int:
     """Return the same by a plain loop over thresholds."""
     most = max(k for k in range(N) if scipy.stats.binom.cdf(k, N, risk * rate) <= LEVEL)
-    name = {number: name for name, number in ASKED.items()}
+    name = {number: name for name, number in POSITION.items()}
     answered = lost = 0
     for number in sorted(range(N), key=DOUBT.__getitem__):
         drawn = is_drawn("key", rate, name[number])
@@ -375,7 +375,7 @@ def test_what_is_proven_is_what_a_plain_loop_proves_with_all_judgements_or_half(
 
 def test_an_output_that_nobody_judged_is_unknown():
     log = read(reviews([pair for pair in NUMBER if NUMBER[pair] % 2], 0.5))
-    number = np.array([ASKED[name] for name in log.ids])
+    number = np.array([POSITION[name] for name in log.ids])
     differs, harms = np.array(DIFFERS)[number], np.array(HARMS)[number]
     expected = np.where(~differs, 1.0, np.where(number % 2, 1.0 - harms, np.nan))
     np.testing.assert_array_equal(log.right[:, 0], expected)

@@ -22,7 +22,7 @@ from cascade.factory import endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
 from cascade.safety import REDACTED, broken_up, defuse, holds_key, read_bounded, redact
-from unit.made import TWO_MODELS
+from unit.builders import TWO_MODELS
 
 R = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC2dE3f"
 HEX = "0123456789abcdef0123456789abcdef01234567"
@@ -72,11 +72,11 @@ KEYS = {
 def test_a_key_of_every_known_issuer_is_taken_out(key):
     """0.5.0: ghp_…, AKIA…, hf_…, xoxb-…, JSON Web Tokens and private keys were stored in traces."""
     for text in (key, f"use {key}, please", f'{{"key": "{key}"}}', f"key={key}\n"):
-        said = redact(text)
-        assert key[-12:] not in said
-        assert "[redacted]" in said
+        redacted = redact(text)
+        assert key[-12:] not in redacted
+        assert "[redacted]" in redacted
         assert holds_key(text)
-        assert not holds_key(said)
+        assert not holds_key(redacted)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_f68_an_invisible_character_hides_no_part_of_a_key(name, unseen):
 )
 def test_f68_a_key_behind_the_name_of_a_secret(text):
     """0.5.0 knew a key by its issuer's mark alone."""
-    said = redact(text)
-    assert "[redacted]" in said
-    assert R[:20] not in said
-    assert not holds_key(said)
+    redacted = redact(text)
+    assert "[redacted]" in redacted
+    assert R[:20] not in redacted
+    assert not holds_key(redacted)
 
 
 def test_f68_only_the_key_is_taken_out():
@@ -244,8 +244,8 @@ def test_a_line_end_behind_a_key_is_no_part_of_it(end, monkeypatch):
     """0.5.0: "could not be reached", and tried again."""
     monkeypatch.setenv("MY_KEY", f"sk-{R}{end}")
     config = load(TWO_MODELS | {"provider": {"kind": "openai_http", "api_key_env": "MY_KEY"}})
-    found = endpoints(config, "openai_http", config.models.values())
-    assert {one.api_key for one in found.values()} == {f"sk-{R}"}
+    by_name = endpoints(config, "openai_http", config.models.values())
+    assert {endpoint.api_key for endpoint in by_name.values()} == {f"sk-{R}"}
 
 
 @pytest.mark.parametrize("odd", ["é", "\u200b", "\x00", " ", "\n", "“", "К"])

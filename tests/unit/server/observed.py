@@ -25,7 +25,7 @@ class Answers(FakeProvider):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.called: list[str] = []
         self.down: set[str] = set()
         self.worse = False
         self.build = "fp_1"
@@ -34,40 +34,40 @@ class Answers(FakeProvider):
 
     async def complete(self, request: Any, timeout_s: float) -> Any:
         text = str(request.chat.messages[-1]["content"])
-        self.asked.append(request.model)
+        self.called.append(request.model)
         if request.model in self.down:
             raise ProviderUnavailableError("it is down", model=request.model)
         hard = "hard" in text
         wrong = request.model == "small" and (hard or self.worse)
-        payload = await self._said(request, "no" if wrong else "yes", -2.0 if hard else -0.01, timeout_s)
+        payload = await self._reply(request, "no" if wrong else "yes", -2.0 if hard else -0.01, timeout_s)
         payload["system_fingerprint"] = self.build
         happens, self.then = self.then, None
         if happens is not None:
             happens()
         return payload
 
-    async def _said(self, request: Any, text: str, logprob: float, timeout_s: float) -> Any:
-        one = FakeProvider({request.model: [reply(text, logprobs=[logprob, logprob])]})
-        return dict(await one.complete(request, timeout_s))
+    async def _reply(self, request: Any, text: str, logprob: float, timeout_s: float) -> Any:
+        fake = FakeProvider({request.model: [reply(text, logprobs=[logprob, logprob])]})
+        return dict(await fake.complete(request, timeout_s))
 
 
-class Held(Answers):
+class Gated(Answers):
     """One model answers once it is let go."""
 
     def __init__(self, model: str) -> None:
         super().__init__()
-        self.held, self.asks, self.free = model, asyncio.Event(), asyncio.Event()
+        self.gated, self.asks, self.free = model, asyncio.Event(), asyncio.Event()
 
     async def complete(self, request: Any, timeout_s: float) -> Any:
-        if request.model == self.held:
+        if request.model == self.gated:
             self.asks.set()
             await self.free.wait()
         return await super().complete(request, timeout_s)
 
 
 def settings(folder: Path, audit: float = 1.0, **modes: Any) -> dict[str, Any]:
-    told, audits = {"share": 1.0, "risk": 0.1, "confidence": 0.9, **modes}, {"probability": audit}
-    return {"traces": {"store": f"sqlite:///{folder}/traces.db"}, "modes": told, "audits": audits}
+    merged, audits = {"share": 1.0, "risk": 0.1, "confidence": 0.9, **modes}, {"probability": audit}
+    return {"traces": {"store": f"sqlite:///{folder}/traces.db"}, "modes": merged, "audits": audits}
 
 
 @asynccontextmanager
@@ -108,7 +108,7 @@ def over(folder: Path) -> None:
 def outcomes(folder: Path) -> list[tuple[str, str, bool | None]]:
     with store_of(folder) as store:
         return [
-            ("audit" if one.role == "audit" else "observe", one.outcome, one.differs) for one in store.draws("cascade")
+            ("audit" if row.role == "audit" else "observe", row.outcome, row.differs) for row in store.draws("cascade")
         ]
 
 
@@ -124,10 +124,10 @@ async def observed(folder: Path, provider: Answers, count: int = 320, first: int
     async with serving(folder, provider) as client:
         names = ({"x-cascade-group": str(number), "x-cascade-turn": "1"} for number in range(first, first + count))
         asks = (ask(client, text_of(int(name["x-cascade-group"])), **name) for name in names)
-        found = await asyncio.gather(*asks)
+        responses = await asyncio.gather(*asks)
     over(folder)
-    assert {one.headers["x-cascade-served-by"] for one in found} == {"large"}
-    assert {one.headers["x-cascade-mode"] for one in found} == {"observe"}
+    assert {response.headers["x-cascade-served-by"] for response in responses} == {"large"}
+    assert {response.headers["x-cascade-mode"] for response in responses} == {"observe"}
 
 
 def config_of(folder: Path, **modes: Any) -> Any:

@@ -63,15 +63,15 @@ def asgi(served: Orchestrator, **headers: str) -> httpx.AsyncClient:
 async def living(served: Orchestrator | Gateway) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of the application, which starts before and is shut down after the block, as in a server."""
     app = served if isinstance(served, Gateway) else application(served)
-    told, said = asyncio.Queue[Any](), asyncio.Queue[Any]()
-    life = asyncio.create_task(app({"type": "lifespan", "asgi": {}, "state": {}}, told.get, said.put))
-    await told.put({"type": "lifespan.startup"})
-    assert (await said.get())["type"] == "lifespan.startup.complete"
+    events, replies = asyncio.Queue[Any](), asyncio.Queue[Any]()
+    life = asyncio.create_task(app({"type": "lifespan", "asgi": {}, "state": {}}, events.get, replies.put))
+    await events.put({"type": "lifespan.startup"})
+    assert (await replies.get())["type"] == "lifespan.startup.complete"
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
-    await told.put({"type": "lifespan.shutdown"})
-    assert (await said.get())["type"] == "lifespan.shutdown.complete"
+    await events.put({"type": "lifespan.shutdown"})
+    assert (await replies.get())["type"] == "lifespan.shutdown.complete"
     await life
 
 
@@ -80,8 +80,8 @@ async def post(
 ) -> Any:
     """Return the response to one chat request of the model `cascade`."""
     async with orchestrator(script, **(settings or {})) as served, asgi(served) as client:
-        asked = {"model": "cascade", "messages": ASK, **(body or {})}
-        return await client.post("/v1/chat/completions", json=asked, headers=headers)
+        request = {"model": "cascade", "messages": ASK, **(body or {})}
+        return await client.post("/v1/chat/completions", json=request, headers=headers)
 
 
 @contextmanager
@@ -89,14 +89,14 @@ def listening(served: Orchestrator) -> Iterator[str]:
     """Run uvicorn in a thread, on a free port, and yield its address."""
     started = threading.Event()
 
-    class Told(Server):
+    class Announcing(Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             started.set()
 
     config = listener(application(served))
     config.port = 0
-    server = Told(config)
+    server = Announcing(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -124,7 +124,7 @@ def write(path: Path, **settings: Any) -> Path:
     return path
 
 
-class Held(FakeProvider):
+class Gated(FakeProvider):
     """Answers once it is let go, and notes calls that were cancelled while they waited."""
 
     def __init__(self, script: Any = None, *, after_words: int = 0) -> None:
@@ -132,17 +132,17 @@ class Held(FakeProvider):
         self.after_words = after_words
         self.waiting, self.cancelled = threading.Event(), threading.Event()
         self._gone = False
-        self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._calls: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     def go(self) -> None:
         """Let every call go, those that wait and those to come; from any thread."""
         self._gone = True
-        for loop, event in self._held:
+        for loop, event in self._calls:
             loop.call_soon_threadsafe(event.set)
 
     async def _wait(self) -> None:
         event = asyncio.Event()
-        self._held.append((asyncio.get_running_loop(), event))
+        self._calls.append((asyncio.get_running_loop(), event))
         self.waiting.set()
         try:
             if not self._gone:

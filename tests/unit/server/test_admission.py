@@ -24,19 +24,19 @@ from cascade.server.auth import new_key
 from cascade.server.errors import GatewayError
 from cascade.types import Request
 
-from .served import ASK, WAIT_S, Held, asgi, orchestrator
+from .served import ASK, WAIT_S, Gated, asgi, orchestrator
 from .test_contract import SURE
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "small", "messages": ASK}
-MADE = {name: new_key() for name in ("app", "batch")}
-HEADERS = {name: {"x-api-key": made.key} for name, made in MADE.items()}
+NEW_KEYS = {name: new_key() for name in ("app", "batch")}
+HEADERS = {name: {"x-api-key": key.key} for name, key in NEW_KEYS.items()}
 
 
 def keys(**app: Any) -> Any:
     """Return two keys, the first with limits."""
     limits = {"app": {"limits": app}} if app else {}
-    return tuple({"name": name, "sha256": made.sha256, **limits.get(name, {})} for name, made in MADE.items())
+    return tuple({"name": name, "sha256": key.sha256, **limits.get(name, {})} for name, key in NEW_KEYS.items())
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def keys(**app: Any) -> Any:
 async def test_a_key_has_limits_of_its_own(limits, bodies, statuses):
     script = {name: [SURE] * 4 for name in ("small", "large")}
     async with orchestrator(script, server={"keys": keys(**limits)}) as served, asgi(served) as client:
-        found = [await client.post(CHAT, json=body, headers=HEADERS["app"]) for body in bodies]
+        responses = [await client.post(CHAT, json=body, headers=HEADERS["app"]) for body in bodies]
         others = [
             await client.post(CHAT, json=body, headers=HEADERS["batch"]) for body in bodies if "x" not in body["model"]
         ]
-    assert [one.status_code for one in found] == statuses
-    assert all(("retry-after" in one.headers) is (one.status_code == 429) for one in found)
-    assert {one.status_code for one in others} == {200}
+    assert [response.status_code for response in responses] == statuses
+    assert all(("retry-after" in response.headers) is (response.status_code == 429) for response in responses)
+    assert {response.status_code for response in others} == {200}
 
 
-class SmallHeld(Held):
+class SmallGated(Gated):
     """Holds the calls of the small model alone."""
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
@@ -73,28 +73,28 @@ class SmallHeld(Held):
 
 @pytest.mark.parametrize(("most", "limits", "served_at_once"), [(200, {}, 100), (200, {"at_once": 7}, 7), (1, {}, 1)])
 async def test_a_key_with_many_connections_starves_no_other(most, limits, served_at_once):
-    held = SmallHeld({"small": [SURE] * 300, "large": [SURE]})
+    gated = SmallGated({"small": [SURE] * 300, "large": [SURE]})
     server = {"keys": keys(**limits), "max_requests": most}
-    async with orchestrator(held, server=server) as served, asgi(served) as client:
+    async with orchestrator(gated, server=server) as served, asgi(served) as client:
         flood = [asyncio.create_task(client.post(CHAT, json=BODY, headers=HEADERS["app"])) for _ in range(200)]
         for refused in islice(asyncio.as_completed(flood), 200 - served_at_once):
             assert (await refused).headers["retry-after"] == "1"
         other = await client.post(CHAT, json={**BODY, "model": "large"}, headers=HEADERS["batch"])
-        held.go()
-        found = Counter([(await task).status_code for task in flood])
+        gated.go()
+        statuses = Counter([(await task).status_code for task in flood])
         after = await client.post(CHAT, json=BODY, headers=HEADERS["app"])
     assert other.status_code == (200 if most > 1 else 503)
-    assert found == {200: served_at_once, 429 if most > 1 else 503: 200 - served_at_once}
+    assert statuses == {200: served_at_once, 429 if most > 1 else 503: 200 - served_at_once}
     assert after.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/feedback", "/v1/messages"])
 async def test_whatever_has_a_body_takes_a_place_and_no_thread_of_large_ones(path):
-    held, busy = SmallHeld({"small": [SURE], "large": [SURE]}), threading.Event()
+    gated, busy = SmallGated({"small": [SURE], "large": [SURE]}), threading.Event()
     server, large = {"keys": keys(at_once=1)}, {**BODY, "model": "large", "messages": ASK * 2_000}
-    async with orchestrator(held, server=server) as served, asgi(served) as client:
+    async with orchestrator(gated, server=server) as served, asgi(served) as client:
         waiting = asyncio.create_task(client.post(CHAT, json=BODY, headers=HEADERS["app"]))
-        await asyncio.to_thread(held.waiting.wait, WAIT_S)
+        await asyncio.to_thread(gated.waiting.wait, WAIT_S)
         refused = await client.post(path, json={"trace_id": "0197", "right": True}, headers=HEADERS["app"])
         with ThreadPoolExecutor(1) as pool:
             asyncio.get_running_loop().set_default_executor(pool)
@@ -102,7 +102,7 @@ async def test_whatever_has_a_body_takes_a_place_and_no_thread_of_large_ones(pat
             async with asyncio.timeout(WAIT_S):
                 read = await client.post(CHAT, json=large, headers=HEADERS["batch"])
             busy.set()
-        held.go()
+        gated.go()
         assert (refused.status_code, read.status_code, (await waiting).status_code) == (429, 200, 200)
 
 
@@ -185,7 +185,7 @@ def test_buckets_fill_as_time_goes_by():
 async def test_a_client_that_leaves_a_stream_spends_what_it_has_read():
     """1.0: it spent a quarter of its prompt's bytes, however much it had read before it hung up."""
     text, left = "a" * 8_000, asyncio.Event()
-    held = Held(lambda _: reply(text, logprobs=[-0.01]), after_words=1)
+    gated = Gated(lambda _: reply(text, logprobs=[-0.01]), after_words=1)
     sent, pieces = list[dict[str, Any]](), iter([json.dumps({**BODY, "stream": True}).encode()])
 
     async def receive() -> dict[str, Any]:
@@ -202,7 +202,7 @@ async def test_a_client_that_leaves_a_stream_spends_what_it_has_read():
     server = {"keys": keys(tokens_per_minute=1_500)}
     names = {**HEADERS["app"], "content-type": "application/json"}
     headers = [(name.encode(), value.encode()) for name, value in names.items()]
-    async with orchestrator(held, server=server) as served, asgi(served) as client:
+    async with orchestrator(gated, server=server) as served, asgi(served) as client:
         app = client._transport.app  # type: ignore[attr-defined]
         await app(
             {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b""}, receive, send
@@ -248,11 +248,11 @@ async def test_what_a_request_costs_the_loop_does_not_grow_with_it(name):
     answers = {"small": [reply("Hi.", logprobs=[-0.1])] * 2}
     async with orchestrator(answers) as served, asgi(served) as client:
         await client.post(CHAT, json=BODY)
-        made = await counted(
+        measured = await counted(
             lambda: client.post(CHAT, content=WIDE[name], headers={"content-type": "application/json"})
         )
-    assert made[0] < (200_000 if name == "tools" else 20_000)  # a tool is looked at 16 times: 20 ms for all
-    assert len(made[1].content) < 3_000
+    assert measured[0] < (200_000 if name == "tools" else 20_000)  # a tool is looked at 16 times: 20 ms for all
+    assert len(measured[1].content) < 3_000
 
 
 async def counted(work: Callable[[], Any]) -> tuple[int, Any]:

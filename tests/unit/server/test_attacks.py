@@ -29,7 +29,7 @@ from cascade.server.connection import LimitedConnection
 from cascade.server.errors import GatewayError
 from cascade.server.lifecycle import Throttle, serve
 
-from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator, started, write
+from .served import ASK, CONFIG, WAIT_S, Gated, listening, orchestrator, started, write
 from .test_contract import SURE
 
 LIMITS = {"max_head_bytes": 4_000, "max_body_bytes": 20_000}
@@ -188,8 +188,8 @@ def test_a_client_that_reads_nothing_is_left(monkeypatch):
 @pytest.mark.parametrize(("stream", "after_words"), [(False, 0), (True, 0), (True, 1)])
 def test_a_client_that_hangs_up_stops_the_call_behind_it(stream, after_words, half):
     """One that closes its sending half has hung up: it cannot be told from one that has gone."""
-    held = Held({"large": [SURE]}, after_words=after_words)
-    with orchestrator(held) as served, listening(served) as address:
+    gated = Gated({"large": [SURE]}, after_words=after_words)
+    with orchestrator(gated) as served, listening(served) as address:
         with connected(address) as open_:
             open_.sendall(request(chat(model="large", stream=stream)))
             data = b""
@@ -197,11 +197,11 @@ def test_a_client_that_hangs_up_stops_the_call_behind_it(stream, after_words, ha
                 piece = open_.recv(65_536)
                 assert piece
                 data += piece
-            assert held.waiting.wait(WAIT_S)
+            assert gated.waiting.wait(WAIT_S)
             if half:
                 open_.shutdown(socket.SHUT_WR)
-                assert held.cancelled.wait(WAIT_S)
-        assert held.cancelled.wait(WAIT_S)
+                assert gated.cancelled.wait(WAIT_S)
+        assert gated.cancelled.wait(WAIT_S)
         counted = b'cascade_requests_total{model="large",served_by="",status="499"} 1'
         scrape = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         until(lambda: counted in (metrics := sent(address, scrape)) and b"cascade_in_flight 0" in metrics)
@@ -242,10 +242,10 @@ def test_a_signal_lets_a_request_end_and_takes_no_other(number, loopback, tmp_pa
     """The process listens no more, answers what was asked before, and ends well."""
     from faults import server as faults
 
-    asked, go = threading.Event(), threading.Event()
+    arrived, go = threading.Event(), threading.Event()
 
     def waits(handler: Any, body: Any) -> None:
-        asked.set()
+        arrived.set()
         go.wait(WAIT_S)
         handler._send(200, faults.encode(faults.PAYLOADS["ok"](body)))
 
@@ -255,7 +255,7 @@ def test_a_signal_lets_a_request_end_and_takes_no_other(number, loopback, tmp_pa
     with started(write(tmp_path / "cascade.yaml", provider=provider)) as (process, url):
         with connected(url) as open_:
             open_.sendall(request(chat(model="small")))
-            assert asked.wait(WAIT_S)
+            assert arrived.wait(WAIT_S)
             process.send_signal(number)
             until(lambda: is_free(int(url.rpartition(":")[2])))
             go.set()

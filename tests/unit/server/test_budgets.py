@@ -69,8 +69,8 @@ async def test_an_admin_sees_all_accounts_and_a_reset_lets_a_key_go_on(store):
         assert [await ask(), await ask()] == [200, 429]
         assert (await client.get(PATH, headers=HEADERS["app"])).status_code == 403
         assert (await client.post(PATH, json={"reset": "x"}, headers=HEADERS["app"])).status_code == 403
-        found = (await client.get(PATH, headers=HEADERS["boss"])).json()
-        listed = {entry["account"]: entry for entry in found["data"]}
+        page = (await client.get(PATH, headers=HEADERS["boss"])).json()
+        listed = {entry["account"]: entry for entry in page["data"]}
         of_key = next(iter(listed))
         assert of_key.startswith("key:app day:")
         shares = [float(entry["spent_usd"]) / float(entry["cap_usd"]) for entry in listed.values()]
@@ -147,9 +147,9 @@ async def test_a_share_of_a_cap_is_told_once_by_all_replicas_and_again_after_a_r
                 await posted(each)
             assert dict(tools.alerts) == {("key:app day", "0.5"): 1, ("user", "0.5"): 1}
             assert more.alerts.total() == 0
-            shares = {one["account"].partition(" ")[0]: one["share"] for one in hook.posted}
+            shares = {alert["account"].partition(" ")[0]: alert["share"] for alert in hook.posted}
             assert shares == {"key:app": 0.5, "user:ann": 0.5}
-            assert all(set(one) > {"text", "cap_usd", "spent_usd", "ends"} for one in hook.posted)
+            assert all(set(alert) > {"text", "cap_usd", "spent_usd", "ends"} for alert in hook.posted)
             await asyncio.to_thread(served.runtime.spending.ledger.reset, "user:ann", "boss")  # type: ignore[union-attr]
             await watch.look()
             async with asgi(served, **HEADERS["app"]) as client:

@@ -20,7 +20,7 @@ from cascade.conformal.scope import kind_of
 from cascade.money import Price
 from cascade.providers.fields import Fields, ModelFields
 from cascade.types import Completion, Usage
-from unit.made import request as call
+from unit.builders import request as call
 
 from .served import listening
 from .vendors import Body, Vendors, anthropic_answer, chat_answer, gemini_answer
@@ -37,7 +37,7 @@ MODELS = {
     "deepseek": {"model": "deepseek/deepseek-chat", "price": {"input": 0.28, "output": 0.42, "cached_input": 0.028}},
     "gemini": {"model": "gemini/gemini-2.5-flash", "price": {"input": 0.3, "output": 2.5, "cached_input": 0.03}},
 }
-SAID = ["One.", "Two.", "Three."]
+REPLIES = ["One.", "Two.", "Three."]
 
 
 def claude_usage(new: int, read: int, short: int, hour: int) -> Body:
@@ -92,21 +92,21 @@ def answers() -> dict[str, Any]:
     """Return the answers of each vendor, by how many turns its conversation has."""
 
     def turn(body: Body) -> int:
-        said = [one["role"] for one in body.get("messages") or body.get("contents") or ()]
-        return sum(role in {"assistant", "model"} for role in said)
+        roles = [message["role"] for message in body.get("messages") or body.get("contents") or ()]
+        return sum(role in {"assistant", "model"} for role in roles)
 
     def text(body: Body, name: str) -> tuple[str, Body]:
-        return SAID[turn(body)], TURNS[name][turn(body)][0]
+        return REPLIES[turn(body)], TURNS[name][turn(body)][0]
 
     def claude(body: Body) -> Body:
-        said, usage = text(body, "claude")
-        return anthropic_answer([{"type": "text", "text": said}], usage)
+        answer, usage = text(body, "claude")
+        return anthropic_answer([{"type": "text", "text": answer}], usage)
 
     def chat(name: str, model: str) -> Any:
         return lambda body: chat_answer({"content": text(body, name)[0]}, text(body, name)[1], model)
 
-    made = {"anthropic": claude, "chat": chat("gpt", "gpt-5"), "deepseek": chat("deepseek", "deepseek-chat")}
-    return {**made, "gemini": lambda body: gemini_answer(*text(body, "gemini"))}
+    by_vendor = {"anthropic": claude, "chat": chat("gpt", "gpt-5"), "deepseek": chat("deepseek", "deepseek-chat")}
+    return {**by_vendor, "gemini": lambda body: gemini_answer(*text(body, "gemini"))}
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +146,11 @@ class Conversation:
         place, more = getattr(self, f"_{self.dialect}")()
         raw = place.with_raw_response.create(model=model, stream=stream, **more)
         final = [*raw.parse()] if stream else [raw.parse()]
-        said, usage = _read(self.dialect, final) if stream else _whole(self.dialect, final[0])
-        self.turns.append({"role": "assistant", "content": said})
+        answer, usage = _read(self.dialect, final) if stream else _whole(self.dialect, final[0])
+        self.turns.append({"role": "assistant", "content": answer})
         dollars = raw.headers.get("x-cascade-cost-usd") or _streamed_cost(final)
         cost = round(float(dollars) * 10**9)
-        return Turn(said, cost, (raw.headers.get("x-cascade-fields-not-sent") or "").split(", "), usage)
+        return Turn(answer, cost, (raw.headers.get("x-cascade-fields-not-sent") or "").split(", "), usage)
 
     def _chat(self) -> tuple[Any, Body]:
         tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}, "cache_control": HOUR}
@@ -183,17 +183,17 @@ def _whole(dialect: str, answer: Any) -> tuple[str, Body]:
 
 def _read(dialect: str, events: list[Any]) -> tuple[str, Body]:
     if dialect == "chat":
-        said = "".join(one.choices[0].delta.content or "" for one in events if one.choices)
-        return said, events[-1].usage.model_dump()
+        text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+        return text, events[-1].usage.model_dump()
     if dialect == "responses":
         return _whole(dialect, events[-1].response)
-    said = "".join(one.delta.text for one in events if one.type == "content_block_delta")
-    return said, next(one.usage.model_dump() for one in events if one.type == "message_delta")
+    text = "".join(event.delta.text for event in events if event.type == "content_block_delta")
+    return text, next(event.usage.model_dump() for event in events if event.type == "message_delta")
 
 
 def _streamed_cost(events: list[Any]) -> str:
-    places = [one for event in events for one in (event, getattr(event, "response", None))]
-    return str(next(found["cost_usd"] for one in places if (found := getattr(one, "cascade", None))))
+    places = [part for event in events for part in (event, getattr(event, "response", None))]
+    return str(next(extra["cost_usd"] for part in places if (extra := getattr(part, "cascade", None))))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -205,10 +205,10 @@ def test_three_turns_with_a_cache(served, dialect, model, *, stream):
     talk = Conversation(dialect, url)
     with talk.client:
         turns = [talk.ask(model, text, stream=stream) for text in ("First?", "Second?", "Third?")]
-    assert [turn.text for turn in turns] == SAID
+    assert [turn.text for turn in turns] == REPLIES
     assert [turn.cost_nano_usd for turn in turns] == [cost for _, cost, _ in TURNS[model]]
     assert {*turns[0].unsent} == {"cache_control", "prompt_cache_key"}  # none of the four models knows both
-    assert [usage_of(dialect, turn.usage) for turn in turns] == [(*told, 20) for _, _, told in TURNS[model]]
+    assert [usage_of(dialect, turn.usage) for turn in turns] == [(*tokens, 20) for _, _, tokens in TURNS[model]]
     sent = [json.dumps(got.body.get("messages") or got.body["contents"])[:-1] for got in vendors.got]
     assert sent[1].startswith(sent[0])
     assert sent[2].startswith(sent[1])  # else the vendor finds nothing in its cache
@@ -264,9 +264,9 @@ def test_marks_go_to_the_vendor_that_reads_them_and_where_the_operator_opens_the
     assert fields.unsent(request, ["claude", "open"]) == ("prompt_cache_breakpoint",)
     sent = {name: fields.sent(call(model=name, chat=request)).chat for name in models}
     counts = {
-        name: (one.canonical.count('"cache_control"'), one.canonical.count("breakpoint"))
-        for name, one in sent.items()
-        if one
+        name: (sent_chat.canonical.count('"cache_control"'), sent_chat.canonical.count("breakpoint"))
+        for name, sent_chat in sent.items()
+        if sent_chat
     }
     assert counts == {"claude": (3, 0), "gpt": (0, 1), "ours": (0, 0), "open": (3, 0)}
     assert sent["ours"] is not None
@@ -301,13 +301,13 @@ def test_a_write_costs_by_how_long_it_is_kept(ttl, hour, price, cost, bound):
     rates = {"input": 1, "output": 5, "cached_input": 0.1, "cache_write": 1.25, "cache_write_1h": 2, **price}
     listed = Price.per_million(**rates)
     part = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": ttl}}
-    asked = call(model="m", chat=ChatRequest([{"role": "user", "content": [part]}]), max_tokens=100)
+    request = call(model="m", chat=ChatRequest([{"role": "user", "content": [part]}]), max_tokens=100)
     usage = Usage(300, 25, written_input_tokens=200, hour_input_tokens=hour)
-    made = paid_call(asked, Completion("Hi", "stop", usage), listed)
-    assert (made.cost_nano_usd, made.cost_bound_nano_usd) == (cost, bound)
-    assert (made.unpriced is None) == (bound is not None)
+    paid = paid_call(request, Completion("Hi", "stop", usage), listed)
+    assert (paid.cost_nano_usd, paid.cost_bound_nano_usd) == (cost, bound)
+    assert (paid.unpriced is None) == (bound is not None)
     dearest = 2_000 if ttl == "1h" and listed.cache_write_1h else 1_250 if listed.cache_write else 1_000
-    assert bound_of(asked, listed, 1_000).nano_usd == 1_000 * dearest + 100 * 5_000
+    assert bound_of(request, listed, 1_000).nano_usd == 1_000 * dearest + 100 * 5_000
 
 
 def advised(model: str | None) -> Body:
@@ -340,12 +340,12 @@ def test_each_run_costs_what_its_model_costs(served, usage, cost, *, stream):
     answer = httpx.post(f"{url}/v1/messages", json=body, headers={"x-cascade-explain": "1"}, timeout=60)
     vendors.answers = before
     lines = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
-    final = next(one for one in lines if one["type"] == "message_delta") if stream else answer.json()
+    final = next(event for event in lines if event["type"] == "message_delta") if stream else answer.json()
     assert final["cascade"]["cost_usd"] == cost
-    told = final["usage"].get("iterations") or []
+    runs = final["usage"].get("iterations") or []
     names = ("type", "model", "input_tokens", "cache_read_input_tokens", "output_tokens")
     listed = usage["iterations"] if cost and usage["iterations"] else []
-    assert [[run[name] for name in names] for run in told][: len(listed)] == [
+    assert [[run[name] for name in names] for run in runs][: len(listed)] == [
         [run[name] for name in names] for run in listed
     ]
     assert final["usage"].get("service_tier") == usage.get("service_tier")

@@ -26,7 +26,7 @@ from cascade.server.errors import GatewayError, refusal_of
 from cascade.server.lifecycle import listener
 from cascade.types import Request
 
-from .served import ASK, Held, asgi, listening, orchestrator
+from .served import ASK, Gated, asgi, listening, orchestrator
 from .test_contract import SURE, UNSURE
 from .test_http import SCHEMA, TOOLS
 
@@ -65,10 +65,10 @@ def script(request: Request) -> Any:
     return with_thoughts(SURE) if text.endswith("thinking") else SURE
 
 
-def with_thoughts(said: Any) -> Any:
-    (choice,) = said["choices"]
+def with_thoughts(payload: Any) -> Any:
+    (choice,) = payload["choices"]
     return {
-        **said,
+        **payload,
         "choices": [{**choice, "message": {**choice["message"], "reasoning_content": "Vienna lies on it."}}],
     }
 
@@ -82,7 +82,7 @@ class Form(NamedTuple):
 
     library: Any
     place: Callable[[Any], Any]
-    asked: Callable[[str], dict[str, Any]]
+    body: Callable[[str], dict[str, Any]]
     tools: Any
     text: Callable[[Any], str]
     end: Callable[[Any], tuple[str, int, int]]
@@ -136,15 +136,15 @@ def clients(url: str) -> Iterator[dict[Any, Any]]:
 @pytest.fixture(params=FORMS)
 def form(request: Any, clients: dict[Any, Any]) -> tuple[str, Form, Any]:
     """Return a form by its name, and the part of its client that asks."""
-    found = FORMS[request.param]
-    return request.param, found, found.place(clients[found.library])
+    reads = FORMS[request.param]
+    return request.param, reads, reads.place(clients[reads.library])
 
 
-def final(part: Any, whole: str, *, stream: bool, **asked: Any) -> Any:
+def final(part: Any, whole: str, *, stream: bool, **fields: Any) -> Any:
     """Return a client library's last word on a request, asked as a whole or as a stream."""
     if not stream:
-        return getattr(part, whole)(model="cascade", **asked)
-    with part.stream(model="cascade", **asked) as events:
+        return getattr(part, whole)(model="cascade", **fields)
+    with part.stream(model="cascade", **fields) as events:
         for name in ("get_final_completion", "get_final_message", "get_final_response"):
             if hasattr(events, name):
                 return getattr(events, name)()
@@ -154,7 +154,7 @@ def final(part: Any, whole: str, *, stream: bool, **asked: Any) -> Any:
 def test_a_plain_answer_with_its_headers(form):
     name, reads, part = form
     explain = {"x-cascade-explain": "1"}
-    raw = part.with_raw_response.create(model="cascade", **reads.asked("hard"), extra_headers=explain)
+    raw = part.with_raw_response.create(model="cascade", **reads.body("hard"), extra_headers=explain)
     answer = raw.parse()
     assert (reads.text(answer), answer.model, answer.cascade["stopped"]) == ("The Danube.", "large", "horizon")
     assert reads.end(answer) == (ENDS[name][0], 100, 10)
@@ -167,7 +167,7 @@ def test_a_plain_answer_with_its_headers(form):
 def test_a_stream(form, text):
     name, reads, part = form
     usage = {"stream_options": {"include_usage": True}} if name == "chatcmpl" else {}
-    answer = final(part, "create", stream=True, **reads.asked(text), **usage)
+    answer = final(part, "create", stream=True, **reads.body(text), **usage)
     assert reads.text(answer) == (INJECTION if text == "inject" else "The Danube.")
     assert reads.end(answer)[0] == ENDS[name][0]
     assert 0 not in reads.end(answer)
@@ -176,7 +176,7 @@ def test_a_stream(form, text):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_is_called(form, stream):
     name, reads, part = form
-    answer = final(part, "create", stream=stream, **reads.asked("call a tool"), tools=reads.tools)
+    answer = final(part, "create", stream=stream, **reads.body("call a tool"), tools=reads.tools)
     assert reads.call(answer) == ("get_weather", {"days": 3})
     assert answer.model == "large"  # the base's call breaks the schema
     end = answer.choices[0].finish_reason if name == "chatcmpl" else reads.end(answer)[0]
@@ -187,18 +187,18 @@ def test_a_tool_is_called(form, stream):
 def test_thinking_is_streamed_before_the_text(form, text):
     name, reads, part = form
     more: Any = {"msg": {"thinking": {"type": "adaptive"}}, "resp": {"reasoning": {"effort": "low"}}}.get(name, {})
-    with part.stream(model="cascade", **reads.asked(text), **more) as stream:
+    with part.stream(model="cascade", **reads.body(text), **more) as stream:
         events = [event.to_json() for event in stream]
-    thought, said = (next(at for at, event in enumerate(events) if word in event) for word in ("lies on it", "The"))
-    assert thought < said
+    thought, text_at = (next(at for at, event in enumerate(events) if word in event) for word in ("lies on it", "The"))
+    assert thought < text_at
     assert "delta" in events[thought]  # LangChain, Haystack, pydantic-ai and Strands read no other
     assert "".join(events[-2:]).count("lies on it") == 1  # in the message that the library joined
 
 
 def test_a_chunk_has_one_tool_call_as_of_openai(clients):
     """LlamaIndex reads the first call of a chunk alone, and so lost every other."""
-    asked: dict[str, Any] = {"model": "cascade", "messages": ask("call two"), "tools": TOOLS, "stream": True}
-    deltas = [chunk.choices[0].delta for chunk in clients[openai].chat.completions.create(**asked)]
+    request: dict[str, Any] = {"model": "cascade", "messages": ask("call two"), "tools": TOOLS, "stream": True}
+    deltas = [chunk.choices[0].delta for chunk in clients[openai].chat.completions.create(**request)]
     calls = [[(call.index, call.function.arguments) for call in delta.tool_calls or ()] for delta in deltas]
     assert [listed for listed in calls if listed] == [[(0, '{"days": 3}')], [(1, '{"days": 4}')]]
     assert [delta.role for delta in deltas].count("assistant") == 1
@@ -209,7 +209,7 @@ def test_a_prompt_that_is_too_long_has_the_sign_by_which_each_library_knows_it(f
     """Without it Claude Code does not shorten the conversation, and LangChain raises no error of its own kind."""
     name, reads, part = form
     with pytest.raises(reads.library.BadRequestError) as caught:
-        part.create(model="cascade", stream=stream, **reads.asked("too long"))
+        part.create(model="cascade", stream=stream, **reads.body("too long"))
     error = caught.value.body["error"] if name == "msg" else caught.value.body
     assert error["code"] == "context_length_exceeded"
     assert (error["message"].count("prompt is too long") == 1) is (name == "msg")
@@ -219,7 +219,7 @@ def test_a_prompt_that_is_too_long_has_the_sign_by_which_each_library_knows_it(f
 def test_a_json_schema(form, stream):
     name, reads, part = form
     field = {"chatcmpl": "response_format", "resp": "text_format", "msg": "output_format"}[name]
-    answer = final(part, "parse", stream=stream, **reads.asked("write JSON"), **{field: City})
+    answer = final(part, "parse", stream=stream, **reads.body("write JSON"), **{field: City})
     parsed = {
         "chatcmpl": lambda: answer.choices[0].message.parsed,
         "resp": lambda: answer.output_parsed,
@@ -236,7 +236,7 @@ def test_the_events_of_a_response_are_numbered(clients):
     assert [event.delta for event in events if event.type == "response.output_text.delta"] == ["The", " Danube."]
 
 
-class Fails(Held):
+class Fails(Gated):
     """Fails once it is let go."""
 
     async def stream(self, request: Request, timeout_s: float) -> Any:
@@ -249,19 +249,19 @@ class Fails(Held):
 @pytest.mark.parametrize(("library", "kind"), [(openai, "completions"), (openai, "responses"), (anthropic, "messages")])
 def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(library, kind, breaks, monkeypatch):
     monkeypatch.setattr(Runtime, "failing_stores", ("traces",))
-    held = (Fails if breaks else Held)({"large": [SURE]})
+    gated = (Fails if breaks else Gated)({"large": [SURE]})
     settings = {"heartbeat_s": 0.01, "keep_alive_s": 7}
-    with orchestrator(held, server=settings) as served, listening(served) as address:
+    with orchestrator(gated, server=settings) as served, listening(served) as address:
         assert listener(application(served)).timeout_keep_alive == 7
         base = address if library is anthropic else f"{address}/v1"
         client = library.Client(base_url=base, api_key="none", max_retries=0)
         part = getattr(getattr(client, "chat", client), kind, None) or getattr(client, kind)
-        asked: Any = {"input": "easy"} if kind == "responses" else {"messages": ASK}
+        request: Any = {"input": "easy"} if kind == "responses" else {"messages": ASK}
         more: Any = {"completions": {"stream_options": {"include_usage": True}}, "messages": {"max_tokens": 50}}
-        stream = part.create(model="large", stream=True, **asked, **more.get(kind, {}))  # returns with the first byte
+        stream = part.create(model="large", stream=True, **request, **more.get(kind, {}))  # returns with the first byte
         assert stream.response.headers["x-cascade-stores-failing"] == "traces"
-        assert held.waiting.is_set()
-        held.go()
+        assert gated.waiting.is_set()
+        gated.go()
         if breaks:
             with pytest.raises(library.APIError):
                 list(stream)
@@ -298,7 +298,7 @@ def test_errors_are_those_that_an_application_catches(form, kind, fields, text):
     if name == "chatcmpl" and kind == "BadRequestError":
         fields = {"tools": "all"}
     with pytest.raises(getattr(reads.library, kind)) as caught:
-        part.create(**{"model": "cascade", **reads.asked(text), **fields})
+        part.create(**{"model": "cascade", **reads.body(text), **fields})
     trace_id = caught.value.response.headers["x-cascade-trace-id"]
     assert caught.value.body["request_id"] == trace_id if name == "msg" else caught.value.type
 
@@ -308,7 +308,7 @@ def test_a_wrong_key(form, clients, key):
     _, reads, _ = form
     part = reads.place(clients[reads.library].with_options(api_key=key))
     with pytest.raises(reads.library.AuthenticationError) as caught:
-        part.create(model="cascade", **reads.asked("easy"))
+        part.create(model="cascade", **reads.body("easy"))
     assert key not in str(caught.value)
 
 
@@ -348,8 +348,8 @@ def test_a_whole_conversation_of_anthropic_s_is_translated():
             ]},
         ],
     }  # fmt: skip
-    found = Messages(body, "t").request()
-    assert found == {
+    request = Messages(body, "t").request()
+    assert request == {
         "model": "cascade", "max_tokens": 9, "stop": ["END"], "top_k": 5, "temperature": 0.5, "user": "u7",
         "tools": [{"type": "function", "function": {
             "name": "get_weather", "description": "The weather.", "parameters": SCHEMA}}],
@@ -454,12 +454,12 @@ async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block
     fake, wanted = FakeProvider({"small": [with_thoughts(SURE)]}), {"type": "enabled", "budget_tokens": 5_000}
     body: dict[str, Any] = {"model": "small", "max_tokens": 9, "messages": ASK}
     async with orchestrator(fake) as served, asgi(served) as client:
-        found = (await client.post("/v1/messages", json={**body, "thinking": wanted})).json()
+        message = (await client.post("/v1/messages", json={**body, "thinking": wanted})).json()
         plain = (await client.post("/v1/messages", json=body)).json()
         answer = await served.achat(ASK)
     signature = packed({"reasoning_content": "Vienna lies on it."}, "small")
-    assert found["content"][:1] == [{"type": "thinking", "thinking": "Vienna lies on it.", "signature": signature}]
-    assert found["content"][1:] == plain["content"] == [{"type": "text", "text": "The Danube."}]
+    assert message["content"][:1] == [{"type": "thinking", "thinking": "Vienna lies on it.", "signature": signature}]
+    assert message["content"][1:] == plain["content"] == [{"type": "text", "text": "The Danube."}]
     assert fake.requests[0].chat is not None
     assert fake.requests[0].chat.options == {"max_tokens": 9, "reasoning_effort": "high"}
     for writer in (Messages({"thinking": wanted}, "t"), Responses({"reasoning": {}}, "t"), ChatCompletions({}, "t")):
@@ -470,8 +470,8 @@ async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block
 
 
 async def test_a_response_says_at_which_service_tier_it_was_served():
-    said = {**reply("The Danube."), "service_tier": "priority"}
-    async with orchestrator(FakeProvider(lambda _: said)) as served:
+    payload = {**reply("The Danube."), "service_tier": "priority"}
+    async with orchestrator(FakeProvider(lambda _: payload)) as served:
         answer = await served.achat(ASK)
     whole = Responses({}, "t").whole(ServedMessage(answer), None)
     assert openai.types.responses.Response.model_validate(whole).service_tier == "priority"
@@ -532,8 +532,8 @@ def test_a_name_of_a_user_that_openai_s_servers_refuse_goes_as_its_digest():
 
 def test_a_field_of_a_tool_that_is_null_is_left_out():
     tool = {"type": "function", "name": "f", "description": None, "parameters": SCHEMA}
-    found = Responses({"input": "Hi", "tools": [tool]}, "t").request()
-    assert found["tools"] == [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+    request = Responses({"input": "Hi", "tools": [tool]}, "t").request()
+    assert request["tools"] == [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
 
 
 async def test_paths_beside_a_dialect_s_own():

@@ -27,7 +27,7 @@ from cascade.server.errors import GatewayError, refusal_of
 from cascade.server.metrics import Metrics
 from cascade.server.receipts import Receipt
 from cascade.types import NO_CERTIFICATE, Answer, Call, Candidate, Completion, Decision, Question, Request, Step, Usage
-from unit.made import request
+from unit.builders import request
 
 from .served import ASK, CONFIG, asgi, orchestrator
 
@@ -276,10 +276,10 @@ def test_a_receipt_counts_each_call_by_what_became_of_it_and_its_headers_name_it
     )
     step = Step(1, (Candidate("A", "base", "small"),), {}, (), calls, Decision((0,), False, (1.0,), 0.0, 0.5))
     answer = Answer(Question("?"), "A", ("A",), (step,), "budget", 0.1)
-    found = Receipt("t", uncovered="before", mode="enforce", failing=("traces", "modes"), unsent=("user",)).of(answer)
-    assert (found.faulty, found.replaced, found.silent, found.skipped) == (("small",), ("huge",), ("small",), ("tiny",))
-    assert (found.answered, found.cost_nano_usd) == (("small", "large"), 6)
-    assert dict(found.headers()) == {
+    total = Receipt("t", uncovered="before", mode="enforce", failing=("traces", "modes"), unsent=("user",)).of(answer)
+    assert (total.faulty, total.replaced, total.silent, total.skipped) == (("small",), ("huge",), ("small",), ("tiny",))
+    assert (total.answered, total.cost_nano_usd) == (("small", "large"), 6)
+    assert dict(total.headers()) == {
         "x-cascade-served-by": "small", "x-cascade-asked": "small, large, tiny, away", "x-cascade-trace-id": "t",
         "x-cascade-cost-usd": "0.000000006", "x-cascade-uncovered": "before", "x-cascade-broken-off": "budget",
         "x-cascade-mode": "enforce", "x-cascade-stores-failing": "traces, modes", "x-cascade-fields-not-sent": "user",
@@ -327,7 +327,7 @@ def test_no_text_adds_an_event(text):
 def test_text_that_was_sent_is_not_sent_again():
     with orchestrator({"small": [SURE]}) as served:
         events = ending(served.chat(ASK), {"cost_usd": "1"}, sent=("The ", "Danube."), usage=True)
-    deltas = [one["choices"][0]["delta"] for one in events[:-1]]
+    deltas = [event["choices"][0]["delta"] for event in events[:-1]]
     assert deltas == [{"role": "assistant", "content": "The "}, {"content": "Danube."}, {}]
     assert events[-2]["cascade"] == {"cost_usd": "1"}
     assert (events[-1]["choices"], events[-1]["usage"]["completion_tokens"]) == ([], 10)
@@ -337,9 +337,9 @@ def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form():
     script = {"small": [reply("The Danube.", logprobs=[-0.25, float("-inf")])]}
     with orchestrator(script, policy={"kind": "fixed"}) as served:
         answers = served.chat(ASK, logprobs=True), served.chat(ASK)
-    asked, plain = (ChatCompletions({}, "t").whole(ServedMessage(answer), None)["choices"][0] for answer in answers)
-    tokens = asked["logprobs"]["content"]
-    assert [(one["token"], one["logprob"]) for one in tokens] == [("The", -0.25), ("Danube.", -9999.0)]
+    scored, plain = (ChatCompletions({}, "t").whole(ServedMessage(answer), None)["choices"][0] for answer in answers)
+    tokens = scored["logprobs"]["content"]
+    assert [(entry["token"], entry["logprob"]) for entry in tokens] == [("The", -0.25), ("Danube.", -9999.0)]
     assert (tokens[0]["bytes"], plain["logprobs"]) == ([84, 104, 101], None)
 
 

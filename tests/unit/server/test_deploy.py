@@ -20,7 +20,7 @@ from cascade.server.auth import listening_problems
 from cascade.server.catalog import Catalog
 
 from .served import WAIT_S, started, write
-from .test_sight import CHAT, asked, samples
+from .test_sight import CHAT, chat_body, samples
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 LOCKED = """
@@ -78,7 +78,7 @@ def test_it_serves_without_rights_on_a_read_only_system_and_on_when_its_16_mb_ar
             traces = list[str]()
 
             def ask(chars: int) -> None:
-                answer = client.post(CHAT, json=asked("small", "x" * chars))
+                answer = client.post(CHAT, json=chat_body("small", "x" * chars))
                 assert answer.status_code == 200, answer.text
                 traces.append(answer.headers["x-cascade-trace-id"])
 

@@ -29,21 +29,21 @@ from .test_contract import SURE, UNSURE
 SCRIPT = {"small": [UNSURE], "large": [SURE]}
 
 
-async def said(folder: Path, *bodies: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+async def send_feedback(folder: Path, *bodies: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
     """Send feedback on one answer; return the responses, and what is kept."""
     store = f"sqlite:///{folder}/traces.db"
     async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
-        trace = await asked(client)
-        found = [await client.post("/v1/feedback", json={"trace_id": trace, **body}) for body in bodies]
-    with Store(store) as kept:
-        assert {row["episode_id"] for row in kept.feedback()} <= {trace}
-        rows = kept.feedback()
-        kept.purge()
-        assert kept.feedback() == []
-        return found, rows
+        trace = await ask_once(client)
+        responses = [await client.post("/v1/feedback", json={"trace_id": trace, **body}) for body in bodies]
+    with Store(store) as traces:
+        assert {row["episode_id"] for row in traces.feedback()} <= {trace}
+        rows = traces.feedback()
+        traces.purge()
+        assert traces.feedback() == []
+        return responses, rows
 
 
-async def asked(client: Any, **headers: str) -> str:
+async def ask_once(client: Any, **headers: str) -> str:
     """Ask for one answer; return its trace."""
     body = {"model": "cascade", "messages": ASK}
     return str((await client.post("/v1/chat/completions", json=body, headers=headers)).headers["x-cascade-trace-id"])
@@ -55,10 +55,10 @@ KINDS: list[dict[str, Any]] = [{"right": False}, {"score": 0.25}, {"better": "sm
 @pytest.mark.parametrize("body", KINDS)
 async def test_feedback_of_each_kind_is_kept_once(tmp_path, body):
     """The first judgement stands, whatever comes after it."""
-    found, kept = await said(tmp_path, body, *KINDS, body)
-    assert [one.status_code for one in found] == [200] * 6
-    assert [one.json()["counted"] for one in found] == [False] * 6
-    assert [{name: row[name] for name in ("right", "score", "better") if row[name] is not None} for row in kept] == [
+    responses, rows = await send_feedback(tmp_path, body, *KINDS, body)
+    assert [response.status_code for response in responses] == [200] * 6
+    assert [response.json()["counted"] for response in responses] == [False] * 6
+    assert [{name: row[name] for name in ("right", "score", "better") if row[name] is not None} for row in rows] == [
         body
     ]
 
@@ -66,14 +66,14 @@ async def test_feedback_of_each_kind_is_kept_once(tmp_path, body):
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
 async def test_a_client_that_asks_judges_its_own_answers_alone_and_certifies_nothing(tmp_path, store):
     """An adversary with a key of its own: forged feedback on another's traces, and a flood on one of its own."""
-    made = {name: new_key() for name in ("app", "adversary", "judge")}
+    users = {name: new_key() for name in ("app", "adversary", "judge")}
     scopes = {"judge": ["feedback"]}
-    keys = [{"name": name, "sha256": key.sha256, "scopes": scopes.get(name, ["ask"])} for name, key in made.items()]
-    headers = {name: {"x-api-key": key.key} for name, key in made.items()}
+    keys = [{"name": name, "sha256": key.sha256, "scopes": scopes.get(name, ["ask"])} for name, key in users.items()]
+    headers = {name: {"x-api-key": key.key} for name, key in users.items()}
     with nullcontext(f"sqlite:///{tmp_path}/traces.db") if store == "sqlite" else postgres_url() as url:
         async with orchestrator(SCRIPT, traces={"store": url}, server={"keys": keys}) as served, asgi(served) as client:
-            victims = [await asked(client, **headers["app"]) for _ in range(40)]
-            own = await asked(client, **headers["adversary"])
+            victims = [await ask_once(client, **headers["app"]) for _ in range(40)]
+            own = await ask_once(client, **headers["adversary"])
             assert served.runtime.flush_traces(10)
 
             async def tells(name: str, trace: str, **more: Any) -> Any:
@@ -84,24 +84,24 @@ async def test_a_client_that_asks_judges_its_own_answers_alone_and_certifies_not
             forged = [await tells("adversary", trace) for trace in victims]
             forged += [await tells("adversary", trace[:-12] + tail) for trace in victims]
             forged += [await tells("adversary", trace, better="nobody") for trace in (victims[0], victims[0].upper())]
-            assert {one.status_code for one in forged} == {404}  # as if there were no such trace
-            with Store(url) as kept:
-                assert kept.feedback() == []
+            assert {response.status_code for response in forged} == {404}  # as if there were no such trace
+            with Store(url) as traces:
+                assert traces.feedback() == []
             flood = await asyncio.gather(*(tells("adversary", own, right=bool(number % 2)) for number in range(150)))
-            assert {(one.status_code, one.json()["counted"]) for one in flood} == {(200, False)}
+            assert {(response.status_code, response.json()["counted"]) for response in flood} == {(200, False)}
             assert (await tells("judge", victims[0])).status_code == 200
-            with Store(url) as kept:
-                rows = {(row["episode_id"], row["reviewer"]): row["right"] for row in kept.feedback()}
-                assert len(rows) == len(kept.feedback())
+            with Store(url) as traces:
+                rows = {(row["episode_id"], row["reviewer"]): row["right"] for row in traces.feedback()}
+                assert len(rows) == len(traces.feedback())
         assert {*rows} == {(own, "adversary"), (victims[0], "judge")}
 
 
 def test_a_trace_tells_whose_it_is_without_a_store():
-    one, other = ServerConfig(keys=tuple({"name": name, "sha256": new_key().sha256} for name in ("one", "other"))).keys
-    traces = {new_trace(one) for _ in range(100)}
+    key, other = ServerConfig(keys=tuple({"name": name, "sha256": new_key().sha256} for name in ("one", "other"))).keys
+    traces = {new_trace(key) for _ in range(100)}
     assert len(traces) == 100
-    assert all(owns(one, trace) and not owns(other, trace) and not owns(None, trace) for trace in traces)
-    assert not any(owns(one, odd) for odd in ("", "x", new_trace(None), new_trace(other), "\u0661" * 32))
+    assert all(owns(key, trace) and not owns(other, trace) and not owns(None, trace) for trace in traces)
+    assert not any(owns(key, odd) for odd in ("", "x", new_trace(None), new_trace(other), "\u0661" * 32))
 
 
 @pytest.mark.parametrize(
@@ -113,21 +113,21 @@ def test_a_trace_tells_whose_it_is_without_a_store():
     ],
 )  # fmt: skip
 async def test_what_is_no_feedback_is_refused_and_not_kept(tmp_path, body, status):
-    found, kept = await said(tmp_path, body)
-    assert ([one.status_code for one in found], kept) == ([status], [])
+    responses, rows = await send_feedback(tmp_path, body)
+    assert ([response.status_code for response in responses], rows) == ([status], [])
 
 
 async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(tmp_path, monkeypatch):
     store, waits = f"sqlite:///{tmp_path}/traces.db", list[float]()
     async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
-        trace = await asked(client)
+        trace = await ask_once(client)
         assert served.runtime.flush_traces(10)
         monkeypatch.setattr(served.runtime, "flush_traces", lambda timeout_s: waits.append(timeout_s) or True)
         body = {"trace_id": trace, "right": True}
-        found = [
-            await client.post("/v1/feedback", json=one) for one in (body, {"trace_id": new_trace(None), "right": True})
+        responses = [
+            await client.post("/v1/feedback", json={**body, "trace_id": named}) for named in (trace, new_trace(None))
         ]
-    assert [one.status_code for one in found] == [200, 404]
+    assert [response.status_code for response in responses] == [200, 404]
     assert len(waits) == 1
 
 
@@ -135,7 +135,7 @@ async def test_feedback_that_waits_for_its_trace_leaves_the_threads_to_others(tm
     waits, ends, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
     traces = {"store": f"sqlite:///{tmp_path}/traces.db"}
     async with orchestrator(SCRIPT, traces=traces) as served, asgi(served) as client:
-        await asked(client)
+        await ask_once(client)
         monkeypatch.setattr(
             served.runtime, "flush_traces", lambda _: loop.call_soon_threadsafe(waits.set) and ends.wait(WAIT_S)
         )
@@ -153,8 +153,8 @@ async def test_feedback_that_waits_for_its_trace_leaves_the_threads_to_others(tm
 
 async def test_without_traces_there_is_nowhere_to_keep_it():
     async with orchestrator(SCRIPT) as served, asgi(served) as client:
-        found = await client.post("/v1/feedback", json={"trace_id": "x", "right": True})
-    assert (found.status_code, found.json()["error"]["code"]) == (409, "no_traces")
+        response = await client.post("/v1/feedback", json={"trace_id": "x", "right": True})
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "no_traces")
 
 
 def test_only_what_would_be_counted_is_held_and_never_more_than_so_much():
@@ -186,9 +186,9 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
         "traces": {"store": f"sqlite:///{tmp_path}/traces.db"},
     }
     counted = []
-    made = {scope: new_key() for scope in ("ask", "feedback")}
-    keys = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
-    ask, tell = ({"x-api-key": key.key} for key in made.values())
+    new_keys = {scope: new_key() for scope in ("ask", "feedback")}
+    keys = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in new_keys.items()]
+    ask, tell = ({"x-api-key": key.key} for key in new_keys.values())
     script = {"small": [SURE], "large": [SURE]}
     async with orchestrator(script, **settings, server={"keys": keys}) as served, asgi(served) as client:
         for right in (True, False):
@@ -197,9 +197,9 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
             answered = await client.post("/v1/chat/completions", json=chat, headers=ask)
             assert "x-cascade-certificate" in answered.headers
             body = {"trace_id": answered.headers["x-cascade-trace-id"], "right": right}
-            told = [(await client.post("/v1/feedback", json=body, headers=key)).json() for key in (ask, tell, tell)]
-            assert told[0]["counted"] is False  # a client that asks does not certify what it was answered
-            counted.append([(one["counted"], one["reason"]) for one in told[1:]])
+            replies = [(await client.post("/v1/feedback", json=body, headers=key)).json() for key in (ask, tell, tell)]
+            assert replies[0]["counted"] is False  # a client that asks does not certify what it was answered
+            counted.append([(reply["counted"], reply["reason"]) for reply in replies[1:]])
         ((issued, _),) = served.runtime.service.holding
         monitor = served.runtime.service.monitors.of(issued).monitor
         assert (monitor and (monitor.audits, monitor.misses)) == {"error": (2, 1), "regret": None}[kind]

@@ -30,7 +30,7 @@ from cascade.types import Answer
 from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 
-from .served import ASK, CONFIG, Held, asgi, living, orchestrator, post
+from .served import ASK, CONFIG, Gated, asgi, living, orchestrator, post
 from .test_contract import SURE, UNSURE, chunks
 
 CHAT, PATHS = "/v1/chat/completions", ("messages", "responses")
@@ -107,7 +107,7 @@ async def test_a_stream_is_the_same_message_in_pieces(script, model, cost):
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["x-cascade-served-by"] == model
     assert response.headers.get("x-cascade-cost-usd") == (cost if model == "small" else None)  # as far as it is known
-    text = "".join(one["choices"][0]["delta"].get("content") or "" for one in events if one["choices"])
+    text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
     assert text == "The Danube."
     assert events[-1]["usage"] == {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
     assert events[-2]["cascade"]["cost_usd"] == cost
@@ -211,18 +211,18 @@ async def test_the_log_has_what_a_provider_writes_where_texts_are_kept(content, 
     errors = [ProviderUnavailableError("Asked: Who?", max_retries=0), ValueError("Asked: Who?")]
     traces = "off" if content is None else {"store": f"sqlite:///{tmp_path}/t.db", "content": content}
     async with orchestrator({"small": [*errors]}, traces=traces) as served, asgi(served) as client:
-        said = [(await client.post(CHAT, json={**BODY, "model": "small"})).text for _ in errors]
-    assert (caplog.text.count("Who?"), ["Who?" in each for each in said]) == (quoted, [True, False])
+        texts = [(await client.post(CHAT, json={**BODY, "model": "small"})).text for _ in errors]
+    assert (caplog.text.count("Who?"), ["Who?" in each for each in texts]) == (quoted, [True, False])
 
 
 async def test_a_request_that_takes_too_long_ends():
     for limit_s in (0.05, 1.0, 20.0):  # on a busy machine the call may not have begun by the shortest
-        held = Held()
-        response = await post(held, settings={"server": {"request_s": limit_s}})
-        if held.waiting.is_set():
+        gated = Gated()
+        response = await post(gated, settings={"server": {"request_s": limit_s}})
+        if gated.waiting.is_set():
             break
     assert (response.status_code, response.json()["error"]["code"]) == (504, "request_timeout")
-    assert held.cancelled.is_set()
+    assert gated.cancelled.is_set()
 
 
 # --- keys ---
@@ -230,9 +230,9 @@ async def test_a_request_that_takes_too_long_ends():
 
 async def test_each_path_needs_a_key_and_its_scope(tmp_path):
     scopes = ("ask", "feedback", "review", "view", "metrics", "admin")
-    made = {scope: new_key() for scope in scopes}
-    listed = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
-    headers = {scope: {"authorization": f"Bearer {key.key}"} for scope, key in made.items()}
+    new_keys = {scope: new_key() for scope in scopes}
+    listed = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in new_keys.items()]
+    headers = {scope: {"authorization": f"Bearer {key.key}"} for scope, key in new_keys.items()}
     paths = {
         "GET /healthz": None,
         "GET /readyz": None,
@@ -271,16 +271,16 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path):
     ("cap", "statuses"), [({"per": "key"}, [200, 429, 200, 429]), ({"window": "day"}, [200, 429, 429, 429])]
 )
 async def test_a_key_has_a_budget_of_its_own_and_reads_what_no_other_spent(cap, statuses):
-    made = {name: new_key() for name in ("app", "batch")}
-    keys = [{"name": name, "sha256": key.sha256} for name, key in made.items()]
+    new_keys = {name: new_key() for name in ("app", "batch")}
+    keys = [{"name": name, "sha256": key.sha256} for name, key in new_keys.items()]
     settings = {"server": {"keys": keys}, "budget": {"caps": [{**cap, "usd": 0.0002}], "wait_s": 0}}
     async with living(orchestrator({"small": [SURE]}, **settings)) as client:
         responses = [
             await client.post(CHAT, json={**BODY, "max_tokens": 5}, headers={"x-api-key": key.key})
-            for key in made.values()
+            for key in new_keys.values()
             for _ in range(2)
         ]
-    assert [one.status_code for one in responses] == statuses
+    assert [response.status_code for response in responses] == statuses
     error = responses[-1].json()["error"]
     assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
     assert (0 <= float(responses[-1].headers.get("retry-after", "nan")) <= 86_400) is ("window" in cap)
@@ -305,12 +305,12 @@ async def test_models_are_listed_and_each_is_there():
     async with orchestrator(server={"name": "support"}) as served, asgi(served) as client:
         page = (await client.get("/v1/models")).json()
         listed = page["data"]
-        assert [one["id"] for one in listed] == ["support", "small", "large", "base", "guide"]
+        assert [model["id"] for model in listed] == ["support", "small", "large", "base", "guide"]
         assert (page["has_more"], listed[0]["type"], listed[0]["display_name"]) == (False, "model", "support")
         assert (await client.get("/v1/models/large")).json() == listed[2]
         assert (await client.get("/v1/models/huge")).status_code == 404
     async with orchestrator(server={"limits": {"models": ["cascade"]}}) as served, asgi(served) as client:
-        assert [one["id"] for one in (await client.get("/v1/models")).json()["data"]] == ["cascade"]
+        assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["cascade"]
         assert (await client.get("/v1/models/large")).status_code == 403
 
 
@@ -396,7 +396,7 @@ async def test_each_level_is_an_alias_of_the_cascade(tmp_path):
         for name in ("cascade", "cascade:low", "cascade:high"):
             headers = (await client.post(CHAT, json={**BODY, "model": name})).headers
             by[name] = headers["x-cascade-served-by"], headers["x-cascade-certificate"]
-    assert [one["id"] for one in listed] == [*by, "small", "large", "base", "guide"]
+    assert [model["id"] for model in listed] == [*by, "small", "large", "base", "guide"]
     assert [served_by for served_by, _ in by.values()] == ["large", "small", "large"]
     assert by["cascade"] == by["cascade:high"] != by["cascade:low"]
 

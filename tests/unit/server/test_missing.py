@@ -15,7 +15,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.runtime import Runtime
 from cascade.server import feedback, modes
 
-from .observed import Answers, Held, ask, config_of, outcomes, serving, settled, store_of, text_of
+from .observed import Answers, Gated, ask, config_of, outcomes, serving, settled, store_of, text_of
 
 
 def lose(folder: Path, role: str, count: int) -> None:
@@ -34,49 +34,49 @@ def test_one_missing_row_is_one_loss_and_leaves_the_costs_known(observing):
     for role, folder in folders.items():
         lose(folder, role, 1)
         assert promote(config_of(folder), plan=True).plan.is_ready
-        found = promote(config_of(folder))
-        assert found.promoted, str(found)
+        result = promote(config_of(folder))
+        assert result.promoted, str(result)
         lost = int(role == "certify")
-        assert found.page["missing"] == lost <= found.page["losses"] <= found.page["losses_allowed"]
-        assert found.page["guide_usd"] == pytest.approx(before.page["guide_usd"], rel=0.02)
-        assert found.page["saving_usd"] == pytest.approx(before.page["saving_usd"], rel=0.1)
+        assert result.page["missing"] == lost <= result.page["losses"] <= result.page["losses_allowed"]
+        assert result.page["guide_usd"] == pytest.approx(before.page["guide_usd"], rel=0.02)
+        assert result.page["saving_usd"] == pytest.approx(before.page["saving_usd"], rel=0.1)
 
 
 def test_each_missing_row_is_a_loss_and_one_more_than_is_allowed_ends_the_look(observing):
     allowed = most_losses(drawn(observing, "certify"), 0.1, 0.05)
     assert allowed is not None
     lose(observing, "certify", allowed + 1)
-    found = promote(config_of(observing))
-    assert (found.promoted, found.page["missing"], found.page["losses_allowed"]) == (False, allowed + 1, allowed)
-    assert "no certificate" in found.page["why"]
+    result = promote(config_of(observing))
+    assert (result.promoted, result.page["missing"], result.page["losses_allowed"]) == (False, allowed + 1, allowed)
+    assert "no certificate" in result.page["why"]
 
 
 def drawn(folder: Path, role: str) -> int:
     with store_of(folder) as store:
-        return sum(one.role == role for one in store.draws("cascade"))
+        return sum(draw.role == role for draw in store.draws("cascade"))
 
 
 async def test_traces_that_are_late_make_no_row_missing(tmp_path, monkeypatch):
-    flush, asked = Runtime.flush_traces, [0]
+    flush, waits = Runtime.flush_traces, [0]
 
     def late(self: Runtime, timeout_s: float = 10.0) -> bool:
         """Say of the first waits that the store has not answered in time."""
-        asked[0] += 1
-        return asked[0] > 2 and flush(self, timeout_s)
+        waits[0] += 1
+        return waits[0] > 2 and flush(self, timeout_s)
 
     monkeypatch.setattr(Runtime, "flush_traces", late)
     async with serving(tmp_path, Answers()) as client:
-        found = await asyncio.gather(*(ask(client, text_of(number)) for number in range(24)))
+        responses = await asyncio.gather(*(ask(client, text_of(number)) for number in range(24)))
         await settled(client)
-    assert {one.status_code for one in found} == {200}
+    assert {response.status_code for response in responses} == {200}
     assert outcomes(tmp_path) == [("observe", "complete", None)] * 24
-    assert asked[0] > 2
+    assert waits[0] > 2
 
 
 async def test_a_server_that_stops_leaves_no_row_pending(tmp_path, monkeypatch):
     """One row is in the middle of its call, and two wait for their turn."""
     monkeypatch.setattr(modes, "_AT_ONCE", 1)
-    provider = Held("small")
+    provider = Gated("small")
     async with serving(tmp_path, provider, server={"drain_s": 0.001}) as client:
         for number in range(3):
             await ask(client, text_of(number))
@@ -86,7 +86,7 @@ async def test_a_server_that_stops_leaves_no_row_pending(tmp_path, monkeypatch):
 
 
 async def test_feedback_on_a_drawn_request_waits_for_its_other_calls_or_is_told_to_come_again(tmp_path, monkeypatch):
-    provider = Held("small")
+    provider = Gated("small")
     async with serving(tmp_path, provider) as client:
         body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
         with monkeypatch.context() as patched:

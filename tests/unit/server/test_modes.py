@@ -36,7 +36,7 @@ from cascade.server.modes import Modes
 
 from .observed import (
     Answers,
-    Held,
+    Gated,
     ask,
     config_of,
     observed,
@@ -57,11 +57,11 @@ from .test_sight import samples
 def looked(seen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which a policy was promoted."""
     folder = Path(shutil.copytree(seen, tmp_path_factory.mktemp("looked") / "own"))
-    found = promote(config_of(folder))
-    assert found.promoted, str(found)
-    assert found.page["losses"] <= found.page["losses_allowed"]
-    assert found.page["saving_usd"] > 0
-    assert found.page["level"] == found.page["spent"] == 0.05
+    result = promote(config_of(folder))
+    assert result.promoted, str(result)
+    assert result.page["losses"] <= result.page["losses_allowed"]
+    assert result.page["saving_usd"] > 0
+    assert result.page["level"] == result.page["spent"] == 0.05
     return folder
 
 
@@ -80,16 +80,16 @@ async def test_the_guide_serves_and_the_calls_of_drawn_requests_are_spent(tmp_pa
         for number in range(3):
             assert (await ask(client, f"hard {number}")).headers["x-cascade-served-by"] == "large"
             await settled(client)
-        found = samples((await client.get("/metrics")).text)
+        counts = samples((await client.get("/metrics")).text)
     with closing(Store(f"sqlite:///{tmp_path}/traces.db", read_only=True)) as traces:
         cost = Counter[str]()
         for row in traces.read():
             cost[row["model"]] += row["cost_nano_usd"]
             assert row["user"] == "app"
-    assert (provider.asked, outcomes(tmp_path)) == (["large", "small"] * 3, [("observe", "complete", None)] * 3)
+    assert (provider.called, outcomes(tmp_path)) == (["large", "small"] * 3, [("observe", "complete", None)] * 3)
     assert min(cost["small"], cost["large"]) > 0
-    assert found["cascade_cost_usd_total"] == pytest.approx(cost.total() / 1e9)
-    assert found['cascade_key_cost_usd_total{key="app"}'] == found["cascade_cost_usd_total"]
+    assert counts["cascade_cost_usd_total"] == pytest.approx(cost.total() / 1e9)
+    assert counts['cascade_key_cost_usd_total{key="app"}'] == counts["cascade_cost_usd_total"]
 
 
 async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path, caplog):
@@ -111,7 +111,7 @@ async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path,
 
 async def test_a_drawn_request_is_pending_for_as_long_as_its_process_lives(tmp_path):
     store = store_of(tmp_path)
-    async with serving(tmp_path, Held("small"), server={"drain_s": 0.001}) as client:
+    async with serving(tmp_path, Gated("small"), server={"drain_s": 0.001}) as client:
         await ask(client, "easy")
         (row,) = store.draws("cascade")
         served, later_s = vars(client)["_transport"].app, row.drawn_s + 3 * LEASE_S
@@ -128,18 +128,18 @@ async def test_a_drawn_request_is_pending_for_as_long_as_its_process_lives(tmp_p
 @pytest.mark.parametrize("bound", ["_MOST_WAITING", "_MOST_CHARS"])
 async def test_of_drawn_requests_beyond_a_bound_nothing_is_known_but_their_trace(tmp_path, monkeypatch, bound):
     """The others waited without a limit while the base did not answer, each with its request in memory."""
-    provider = Held("small")
+    provider = Gated("small")
     async with serving(tmp_path, provider) as client:
         monkeypatch.setattr(modes, bound, 2 if bound == "_MOST_WAITING" else 100)
-        found = [await ask(client, "easy" * 10) for _ in range(5)]
-        assert [each.headers["x-cascade-served-by"] for each in found] == ["large"] * 5
+        answers = [await ask(client, "easy" * 10) for _ in range(5)]
+        assert [each.headers["x-cascade-served-by"] for each in answers] == ["large"] * 5
         pending = (await client.get("/v1/cascades")).json()["data"][0]["rows"]["pending"]
         provider.free.set()
         await settled(client)
     assert pending == 2
     assert sorted(outcomes(tmp_path)) == 2 * [("observe", "complete", None)] + 3 * [("observe", "missing", None)]
     with closing(Store(f"sqlite:///{tmp_path}/traces.db", read_only=True)) as traces:
-        assert {row["episode_id"] for row in traces.read()} == {each.headers["x-cascade-trace-id"] for each in found}
+        assert {row["episode_id"] for row in traces.read()} == {each.headers["x-cascade-trace-id"] for each in answers}
 
 
 async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing):
@@ -167,8 +167,8 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing):
         answer = await ask(client, "easy, at last")
         assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "fallback")
         shown = (await client.get("/v1/cascades")).json()["data"][0]
-        found = samples((await client.get("/metrics")).text)
-        assert (found['cascade_mode{mode="fallback"}'], found["cascade_alarm"]) == (1, 1)
+        counts = samples((await client.get("/metrics")).text)
+        assert (counts['cascade_mode{mode="fallback"}'], counts["cascade_alarm"]) == (1, 1)
     with Store(f"sqlite:///{tmp_path}/traces.db", read_only=True) as traces:
         assert traces.models_of(mixed.headers["x-cascade-trace-id"]) == ["large"]
     assert shown["mode"] == "fallback"
@@ -203,9 +203,9 @@ async def test_where_no_folder_takes_a_file_the_guide_serves(enforcing, monkeypa
 async def test_where_prices_are_others_the_guide_serves_and_is_observed_and_elsewhere_the_policy_serves(enforcing):
     before = len(outcomes(enforcing))
     async with serving(enforcing, Answers()) as elsewhere, serving(enforcing, Answers(), models=DEARER) as here:
-        for client, found in ((here, ("large", "void")), (elsewhere, ("small", "enforce"))) * 2:
+        for client, expected in ((here, ("large", "void")), (elsewhere, ("small", "enforce"))) * 2:
             answer = await ask(client, text_of(1001))
-            assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == found
+            assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == expected
             assert ("x-cascade-uncovered" in answer.headers) is (client is here)
         assert 'cascade_mode{mode="void"} 1' in (await here.get("/metrics")).text
         why = (await here.get("/v1/cascades")).json()["data"][0]["void_here"]
@@ -259,7 +259,7 @@ class Wavering(Answers):
 
     async def complete(self, request: Any, timeout_s: float) -> Any:
         wrong = request.model == "small" and len(request.chat.messages) > 1
-        return await self._said(request, "no" if wrong else "yes", -0.01, timeout_s)
+        return await self._reply(request, "no" if wrong else "yes", -0.01, timeout_s)
 
 
 async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(tmp_path):
@@ -268,13 +268,13 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
         for number in range(140):
             names = [{"x-cascade-group": f"{number}", "x-cascade-turn": turn} for turn in "12"]
             first = {"role": "user", "content": "Hello!" if number % 2 else text_of(number)}  # half begin alike
-            said = await ask(client, first["content"], **names[0])
-            await ask(client, text_of(number + 100), first, said.json()["choices"][0]["message"], **names[1])
+            opening = await ask(client, first["content"], **names[0])
+            await ask(client, text_of(number + 100), first, opening.json()["choices"][0]["message"], **names[1])
     over(tmp_path)
-    found = promote(config_of(tmp_path, risk=0.2))  # fewer conversations are needed
-    assert found.promoted, str(found)
-    assert found.page["requests"] == 2 * found.page["certifying_conversations"]
-    assert (found.page["losses"], found.page["served_by_cheaper"]) == (0, 0.5)
+    result = promote(config_of(tmp_path, risk=0.2))  # fewer conversations are needed
+    assert result.promoted, str(result)
+    assert result.page["requests"] == 2 * result.page["certifying_conversations"]
+    assert (result.page["losses"], result.page["served_by_cheaper"]) == (0, 0.5)
     assert state_of(tmp_path).in_force.turns == 2
     policy = tmp_path / "policy"
     policy.mkdir()
@@ -285,9 +285,9 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
     assert [check.name for check in checks if not check.ok] == ["threshold"]  # no log has whole conversations
     async with serving(tmp_path, Wavering()) as client:
         name, first = {"x-cascade-group": "new"}, {"role": "user", "content": text_of(1)}
-        said = await ask(client, text_of(1), **name)
-        later = await ask(client, text_of(2), first, said.json()["choices"][0]["message"], **name)
-    assert [one.headers["x-cascade-served-by"] for one in (said, later)] == ["small", "large"]
+        opening = await ask(client, text_of(1), **name)
+        later = await ask(client, text_of(2), first, opening.json()["choices"][0]["message"], **name)
+    assert [response.headers["x-cascade-served-by"] for response in (opening, later)] == ["small", "large"]
 
 
 async def test_of_a_drawn_conversation_all_turns_are_drawn_and_asked_twice_and_of_another_none(tmp_path):
@@ -300,23 +300,23 @@ async def test_of_a_drawn_conversation_all_turns_are_drawn_and_asked_twice_and_o
                 await ask(client, "easy", *history[: 2 * min(turn, 1)], **names)
         await settled(client)
         with store_of(tmp_path) as store:
-            drawn = Counter(one.conversation for one in store.draws("cascade"))
+            drawn = Counter(draw.conversation for draw in store.draws("cascade"))
         assert set(drawn.values()) == {3}
         assert 5 < len(drawn) < 35
         for name in ("group:new", "request:new"):  # begun before the server, or without a name
             await ask(client, "easy", *history, **({"x-cascade-group": "new"} if name == "group:new" else {}))
         await settled(client)
     assert len(outcomes(tmp_path)) == drawn.total()
-    assert (provider.asked.count("large"), provider.asked.count("small")) == (182, drawn.total())
+    assert (provider.called.count("large"), provider.called.count("small")) == (182, drawn.total())
 
 
 async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path):
     provider = Answers()
     provider.worse = True  # the base is as sure as before, and always differs
     await observed(tmp_path, provider, 260)
-    found = promote(config_of(tmp_path))
-    assert not found.promoted
-    assert "no certificate" in found.page["why"]
+    result = promote(config_of(tmp_path))
+    assert not result.promoted
+    assert "no certificate" in result.page["why"]
     assert (state_of(tmp_path).looks, state_of(tmp_path).mode) == (1, "observe")
     again = promote(config_of(tmp_path))
     assert (again.plan.look, *again.plan.counts) == (2, 260, 0, 0, None, None)
@@ -340,7 +340,7 @@ async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_wi
     await observed(tmp_path, provider, 10, first=20)
     state = state_of(tmp_path)
     assert (state.mode, state.era, len(state.changes)) == ("observe", 2, 2)  # of both models
-    assert all("from the build fp_2" in one.why for one in state.changes)
+    assert all("from the build fp_2" in change.why for change in state.changes)
     plan = promote(config_of(tmp_path)).plan
     assert plan.counts.conversations + plan.counts.fit <= 10
 
@@ -348,13 +348,13 @@ async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_wi
 async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were_served(enforcing):
     async with serving(enforcing, provider := Answers()) as client:
         provider.down = {"large"}
-        found = [await ask(client, f"{'hard' if number % 3 == 0 else 'easy'}, {number}") for number in range(30)]
+        responses = [await ask(client, f"{'hard' if number % 3 == 0 else 'easy'}, {number}") for number in range(30)]
         provider.down.add("small")
         assert (await ask(client, "easy, 30")).status_code == 503
         await settled(client)
         shown = (await client.get("/v1/cascades")).json()["data"][0]
-    assert {one.headers["x-cascade-mode"] for one in found} == {"enforce"}
-    assert {one.headers["x-cascade-served-by"] for one in found} == {"small"}
+    assert {response.headers["x-cascade-mode"] for response in responses} == {"enforce"}
+    assert {response.headers["x-cascade-served-by"] for response in responses} == {"small"}
     assert (shown["mode"], shown["monitor"]["audits"]) == ("enforce", 0)
     assert set(outcomes(enforcing)[-31:]) == {("audit", "missing", None)}
 
@@ -362,7 +362,7 @@ async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were
 @pytest.mark.parametrize(("text", "differs"), [("easy 1", None), ("hard 1", False)])
 async def test_an_audit_that_is_cut_off_counts_where_nothing_was_served(enforcing, text, differs):
     """A stopping server is no evidence. A client that leaves is: else those that the guide kept waiting do not count."""
-    provider = Held("large")
+    provider = Gated("large")
     async with serving(enforcing, provider, server={"drain_s": 0.001}) as client:
         asking = asyncio.create_task(ask(client, text))
         await provider.asks.wait()
@@ -375,7 +375,7 @@ async def test_an_audit_that_is_cut_off_counts_where_nothing_was_served(enforcin
 
 
 async def test_an_audit_whose_deadline_ended_before_the_guide_answered_counts_as_no_difference(enforcing):
-    provider, limit_s, mode = Held("large"), 0.1, None
+    provider, limit_s, mode = Gated("large"), 0.1, None
     async with serving(enforcing, provider) as client:
         while mode != "enforce":  # on a busy machine the store may be too late for a short deadline
             limit_s *= 2
@@ -416,13 +416,13 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
         named = {"x-cascade-group": "one"}
         cheap = await ask(client, "easy, 2", **named)
         assert (cheap.status_code, cheap.headers["x-cascade-served-by"]) == (200, "small")
-        found = await ask(client, "easy, 3")
-        assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "large")
-        assert found.headers["x-cascade-mode"] == "unknown"
-        assert (found.headers["x-cascade-stores-failing"], "x-cascade-uncovered" in found.headers) == ("modes", True)
+        third = await ask(client, "easy, 3")
+        assert (third.status_code, third.headers["x-cascade-served-by"]) == (200, "large")
+        assert third.headers["x-cascade-mode"] == "unknown"
+        assert (third.headers["x-cascade-stores-failing"], "x-cascade-uncovered" in third.headers) == ("modes", True)
         assert 'cascade_mode{mode="unknown"} 1' in (await client.get("/metrics")).text
-        told = await client.post("/v1/cascades", json={"mode": "observe"})
-        assert (told.status_code, told.json()["error"]["code"]) == (503, "store_unavailable")
+        refused = await client.post("/v1/cascades", json={"mode": "observe"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
         while len(pauses) < 3:  # what came of the second request waits
             await nap(0)
         away.clear()
@@ -444,7 +444,7 @@ async def test_a_server_stops_though_the_store_of_its_modes_is_away(enforcing, m
 
     async with asyncio.timeout(WAIT_S):
         with monkeypatch.context() as patched:
-            async with serving(enforcing, Held("large"), server={"drain_s": 0.001}) as client:
+            async with serving(enforcing, Gated("large"), server={"drain_s": 0.001}) as client:
                 await ask(client, "easy, 1")
                 patched.setattr(Database, "transaction", away)
     assert outcomes(enforcing)[-1] == ("audit", "pending", None)
@@ -452,8 +452,8 @@ async def test_a_server_stops_though_the_store_of_its_modes_is_away(enforcing, m
 
 async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing):
     async with serving(enforcing, Answers()) as client:
-        told = await client.post("/v1/cascades", json={"mode": "observe", "why": "to be sure"})
-        assert told.json()["data"][0]["changes"][-1][1:] == ["the admin page", "observe", "to be sure"]
+        changed = await client.post("/v1/cascades", json={"mode": "observe", "why": "to be sure"})
+        assert changed.json()["data"][0]["changes"][-1][1:] == ["the admin page", "observe", "to be sure"]
         answer = await ask(client, "easy")
         assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "observe")
         await client.post("/v1/cascades", json={"mode": "fallback"})
@@ -464,7 +464,7 @@ async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing
         assert (await ask(client, "easy, 2")).headers["x-cascade-served-by"] == "small"
         bad = await client.post("/v1/cascades", json={"mode": "fast"})
         form = await client.post("/v1/cascades", content=b"mode=observe")
-        assert [one.status_code for one in (bad, form)] == [400, 415]
+        assert [response.status_code for response in (bad, form)] == [400, 415]
 
 
 def test_a_policy_with_levels_and_modes_are_refused(tmp_path):
@@ -497,7 +497,7 @@ promoting.promote(json.loads(sys.argv[1]))
 
 def looks(folder: Path) -> list[tuple[int, str]]:
     with store_of(folder) as store:
-        return [(one.look, one.verdict) for one in store.looks("cascade")]
+        return [(look.look, look.verdict) for look in store.looks("cascade")]
 
 
 def ended(folder: Path) -> None:
@@ -511,9 +511,9 @@ async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tm
         for number in range(150):  # 25 questions, each asked by six customers
             await ask(client, text_of(number % 25), **{"x-cascade-group": f"customer {number}"})
     over(tmp_path)
-    found = promote(config_of(tmp_path, risk=0.2))
-    assert found.promoted, str(found)
-    assert found.page["certifying_conversations"] + found.page["fit_rows"] == 150
+    result = promote(config_of(tmp_path, risk=0.2))
+    assert result.promoted, str(result)
+    assert result.page["certifying_conversations"] + result.page["fit_rows"] == 150
 
 
 def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing):
@@ -522,8 +522,8 @@ def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing):
 
 
 async def test_a_promoted_policy_serves_after_a_restart(observing):
-    found = promote(config_of(observing))
-    assert (found.promoted, looks(observing)) == (True, [(1, "promoted")])
+    result = promote(config_of(observing))
+    assert (result.promoted, looks(observing)) == (True, [(1, "promoted")])
     assert promote(config_of(observing)).plan is not None  # too few are left for the next look
     async with serving(observing, Answers()) as client:
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
@@ -544,8 +544,8 @@ def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing):
     with pytest.raises(UsageError, match="Another process is looking at cascade"):
         promote(config_of(observing))
     ended(observing)
-    found = promote(config_of(observing))
-    assert (found.promoted, found.page["look"], found.page["spent"]) == (True, 1, 0.05)
+    result = promote(config_of(observing))
+    assert (result.promoted, result.page["look"], result.page["spent"]) == (True, 1, 0.05)
     assert (state_of(observing).looks, state_of(observing).mode) == (1, "enforce")
 
 
@@ -559,8 +559,8 @@ def test_a_look_that_ends_every_process_is_refused(observing, monkeypatch):
             with pytest.raises(RuntimeError):
                 promote(config_of(observing))
             ended(observing)
-    found = promote(config_of(observing))
-    assert (found.promoted, state_of(observing).looks, looks(observing)) == (False, 1, [(1, "refused")])
+    result = promote(config_of(observing))
+    assert (result.promoted, state_of(observing).looks, looks(observing)) == (False, 1, [(1, "refused")])
 
 
 def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(observing, monkeypatch):
@@ -572,5 +572,5 @@ def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(obser
         return look_at(*values)
 
     monkeypatch.setattr(promoting, "look_at", withdrawn)
-    found = promote(config_of(observing))
-    assert (found.promoted, looks(observing), state_of(observing).mode) == (False, [(1, "refused")], "fallback")
+    result = promote(config_of(observing))
+    assert (result.promoted, looks(observing), state_of(observing).mode) == (False, [(1, "refused")], "fallback")

@@ -84,13 +84,13 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("path", ["/ui", "/ui/review", "/ui/review?as=ann", "/ui/review?as=<script>"])
 async def test_nothing_that_a_log_holds_acts(tmp_path, path):
     async with filled(tmp_path) as client:
-        found = await client.get(path)
-    tags = Tags(found.text)
-    assert found.status_code == 200
+        response = await client.get(path)
+    tags = Tags(response.text)
+    assert response.status_code == 200
     assert tags.odd == []
     assert [src.partition("?")[0] for src in tags.scripts if src] == ["/ui/static/ui.js"]
-    assert "\x1b" not in found.text
-    assert "\u202e" not in found.text
+    assert "\x1b" not in response.text
+    assert "\u202e" not in response.text
     if path == "/ui/review?as=ann":
         assert EVIL.partition("\x1b")[0] in tags.text  # it is there, as text
         assert "\\u001b" in tags.text
@@ -99,12 +99,12 @@ async def test_nothing_that_a_log_holds_acts(tmp_path, path):
 async def test_every_page_and_file_has_the_strict_headers(tmp_path):
     async with filled(tmp_path) as client:
         for path in ("/ui", "/ui/review", "/ui/static/ui.js", "/ui/static/ui.css", "/ui/static/ui.svg"):
-            found = await client.get(path)
-            policy = found.headers["content-security-policy"]
-            assert found.status_code == 200
+            response = await client.get(path)
+            policy = response.headers["content-security-policy"]
+            assert response.status_code == 200
             assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
             assert "unsafe" not in policy
-            assert {name: found.headers[name] for name in HEADERS if name != "cache-control"} == {
+            assert {name: response.headers[name] for name in HEADERS if name != "cache-control"} == {
                 name: value for name, value in HEADERS.items() if name != "cache-control"
             }
 
@@ -114,16 +114,16 @@ async def test_every_page_and_file_has_the_strict_headers(tmp_path):
 )
 async def test_only_files_of_the_package_are_served(tmp_path, path):
     async with filled(tmp_path, 0) as client:
-        found = await client.get(httpx.URL(f"http://localhost/ui/static/{path}"))
-    assert found.status_code == 404
-    assert b"import" not in found.content
+        response = await client.get(httpx.URL(f"http://localhost/ui/static/{path}"))
+    assert response.status_code == 404
+    assert b"import" not in response.content
 
 
 async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path):
-    made = new_key()
-    key = {"authorization": f"Bearer {made.key}"}
+    viewer = new_key()
+    key = {"authorization": f"Bearer {viewer.key}"}
     asks = new_key()
-    keys = [{"name": "ann", "sha256": made.sha256, "scopes": ["view"]}, {"name": "app", "sha256": asks.sha256}]
+    keys = [{"name": "ann", "sha256": viewer.sha256, "scopes": ["view"]}, {"name": "app", "sha256": asks.sha256}]
     async with filled(tmp_path, server={"keys": keys}) as client:
         app = {"authorization": f"Bearer {asks.key}"}
         others = [await client.get(path, headers=app) for path in ("/ui", "/ui/review?as=app")]
@@ -138,19 +138,19 @@ async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path):
     assert (review.status_code, "data-locked" in review.text, "Output 1" in review.text) == (200, True, False)
     assert (wrong.status_code, press.status_code, metrics.status_code) == (401, 401, 401)
     assert around.status_code in {401, 404}
-    assert [one.status_code for one in others] == [403] * 2  # an application's key sees nobody's prompts
+    assert [response.status_code for response in others] == [403] * 2  # an application's key sees nobody's prompts
     assert (right.status_code, "data-locked" in right.text, static.status_code) == (200, False, 200)
     assert "set-cookie" not in {*bare.headers, *right.headers}
 
 
 async def test_no_other_site_can_judge(tmp_path):
-    said = {"reviewer": "ann", "pair": "x", "keys": "1"}
+    body = {"reviewer": "ann", "pair": "x", "keys": "1"}
     async with filled(tmp_path) as client:
-        form = await client.post("/ui/review/press", data=said)
+        form = await client.post("/ui/review/press", data=body)
         plain = await client.post("/ui/review/press", content=b"{}", headers={"content-type": "text/plain"})
-        other = await client.post("/ui/review/press", json=said, headers={"sec-fetch-site": "cross-site"})
-        rebound = await client.post("/ui/review/press", json=said, headers={"host": "evil.example"})
-    assert [one.status_code for one in (form, plain, other, rebound)] == [415, 415, 403, 403]
+        other = await client.post("/ui/review/press", json=body, headers={"sec-fetch-site": "cross-site"})
+        rebound = await client.post("/ui/review/press", json=body, headers={"host": "evil.example"})
+    assert [response.status_code for response in (form, plain, other, rebound)] == [415, 415, 403, 403]
     assert not begun(tmp_path)
 
 
@@ -161,8 +161,8 @@ async def test_no_other_site_changes_a_mode(tmp_path):
         rebound = await client.post(
             path, content=body, headers={"content-type": "application/json", "host": "evil.example"}
         )
-        asked = await client.options(path, headers={"origin": "http://evil.example"})
-        assert "access-control-allow-origin" not in asked.headers
+        preflight = await client.options(path, headers={"origin": "http://evil.example"})
+        assert "access-control-allow-origin" not in preflight.headers
         state = (await client.get("/v1/cascades")).json()["data"][0]
     assert (form.status_code, rebound.status_code) == (415, 403)
     assert (state["mode"], state["changes"]) == ("observe", [])
@@ -171,8 +171,8 @@ async def test_no_other_site_changes_a_mode(tmp_path):
 @pytest.mark.parametrize("more", [{}, {"traces": "off"}])
 async def test_without_traces_or_requests_there_is_nothing_to_judge(tmp_path, more):
     async with filled(tmp_path, 0, **more) as client:
-        found = [(await client.get(path)).status_code for path in ("/ui", "/ui/review?as=ann")]
-    assert found == [200, 409]
+        statuses = [(await client.get(path)).status_code for path in ("/ui", "/ui/review?as=ann")]
+    assert statuses == [200, 409]
 
 
 async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path):
@@ -205,8 +205,8 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path, m
     assert isinstance(look, Look)
     store.close_look(look, {"why": EVIL, "losses": 3})
     start = Monitor.start(risk=0.1)
-    held = InForce("c1", 1, 0.1, 0.05, 100, "text")
-    store.change("cascade", lambda one: one.promoted(held, 0.1, "2026-11-20T10:00:00+00:00"))
+    in_force = InForce("c1", 1, 0.1, 0.05, 100, "text")
+    store.change("cascade", lambda state: state.promoted(in_force, 0.1, "2026-11-20T10:00:00+00:00"))
     for place, differs in enumerate((False, True, False, None, None)):
         row = Draw(f"t{place}", "cascade", f"c{place}", "1", "audit", float(place), certificate="c1")
         store.draw(row)
@@ -251,11 +251,11 @@ async def test_the_status_has_a_line_to_paste(tmp_path, requests, settings, mode
     ],
 )
 async def test_without_modes_the_status_says_who_answers(tmp_path, expires, changes, alarm, mode):
-    held = certificate(kind="error", confidence=0.9, created="2019-12-01", expires=expires)
-    policy = directory(tmp_path / "policy", held, policy=SURE)
+    signed = certificate(kind="error", confidence=0.9, created="2019-12-01", expires=expires)
+    policy = directory(tmp_path / "policy", signed, policy=SURE)
     async with filled(tmp_path, policy=policy, **{"audits": None, **changes}) as client:
         if alarm:
-            withdraw(policy, held.data_sha256, alarm)
+            withdraw(policy, signed.data_sha256, alarm)
         page = (await client.get("/ui")).text
     heading = page[page.index("<h1>") : page.index("</h1>")]
     by_guide = mode in {"fallback", "void"} and "fallback" not in changes.get("audits", {})
@@ -276,8 +276,8 @@ async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path
 
 
 def row(episode: str, model: str, cost: int | None, **columns: Any) -> dict[str, Any]:
-    found = {"episode_id": episode, "walk": None, "split": None, "candidate": 0, "kept": True, "model": model}
-    return {**found, "source": model, "cost_nano_usd": cost, **columns}
+    fields = {"episode_id": episode, "walk": None, "split": None, "candidate": 0, "kept": True, "model": model}
+    return {**fields, "source": model, "cost_nano_usd": cost, **columns}
 
 
 def audited(number: int, guide_cost: int) -> list[dict[str, Any]]:
@@ -286,16 +286,16 @@ def audited(number: int, guide_cost: int) -> list[dict[str, Any]]:
 
 
 AUDITS = [call for number in range(20) for call in audited(number, 1_000 + 100 * (number % 2))]
-KEPT, FIRST = [row(f"kept {number}", "small", 100) for number in range(10)], row("a", "small", 1, kept=False)
+CHEAP, FIRST = [row(f"kept {number}", "small", 100) for number in range(10)], row("a", "small", 1, kept=False)
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
         ([], {"total": 0, "spent": 0, "guide_cost": None}),
-        (KEPT + AUDITS, {"total": 30, "audited": 20, "by_cheaper": 30, "spent": 24_000, "guide_cost": 30 * 1_050}),
-        (KEPT + AUDITS[2:], {"total": 29, "guide_cost": None}),  # too few audits
-        ([{**call, "cost_nano_usd": None} for call in KEPT], {"unknown": 10, "spent": None, "guide_cost": None}),
+        (CHEAP + AUDITS, {"total": 30, "audited": 20, "by_cheaper": 30, "spent": 24_000, "guide_cost": 30 * 1_050}),
+        (CHEAP + AUDITS[2:], {"total": 29, "guide_cost": None}),  # too few audits
+        ([{**call, "cost_nano_usd": None} for call in CHEAP], {"unknown": 10, "spent": None, "guide_cost": None}),
         (
             [call | {"cost_nano_usd": call["cost_nano_usd"] if call["model"] == "large" else None} for call in AUDITS],
             {"unknown": 20, "spent": None, "guide_cost": None},
@@ -315,9 +315,9 @@ KEPT, FIRST = [row(f"kept {number}", "small", 100) for number in range(10)], row
     ],
 )
 def test_the_page_says_who_answered_and_what_the_guide_alone_would_have_cost(rows, expected):
-    found = figures(rows, "large")
-    assert {name: found[name] for name in expected} == expected
+    actual = figures(rows, "large")
+    assert {name: actual[name] for name in expected} == expected
 
 
 def test_a_request_that_may_lack_rows_is_left_out():
-    assert figures(KEPT, "large", cut=True)["total"] == 9
+    assert figures(CHEAP, "large", cut=True)["total"] == 9

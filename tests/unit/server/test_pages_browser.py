@@ -26,9 +26,9 @@ KEY = new_key()
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as play:
-        made = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 def filled(folder: Path) -> None:
@@ -59,12 +59,12 @@ class Visit:
         self.url, self.wrong = url, list[str]()
         self.page = browser.new_context(**how).new_page()
         self.page.on(
-            "console", lambda said: self.wrong.append(said.text) if said.type in {"error", "warning"} else None
+            "console", lambda entry: self.wrong.append(entry.text) if entry.type in {"error", "warning"} else None
         )
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", self._asked)
+        self.page.on("request", self._note_foreign)
 
-    def _asked(self, request: Any) -> None:
+    def _note_foreign(self, request: Any) -> None:
         if not request.url.startswith(f"{self.url}/"):
             self.wrong.append(f"asks {request.url}")
 
@@ -96,7 +96,7 @@ def test_a_review_by_the_keyboard_alone(browser, address):
     visit.page.keyboard.press("0")
     visit.page.wait_for_selector("text=All judged")
     judged = read_reviews(folder / "t.db").by("ann" if locked else "bob")
-    assert [one.verdict for one in judged.values()][1:] == ["equal", "both_bad"]
+    assert [judgement.verdict for judgement in judged.values()][1:] == ["equal", "both_bad"]
     assert visit.wrong == []
 
 

@@ -23,7 +23,7 @@ from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.histories import accepted, mark_of, packed, taken_back, unpacked, with_mark
 from cascade.server.dialects.messages import Messages
 from cascade.types import Candidate
-from unit.made import request as call
+from unit.builders import request as call
 
 from .served import listening
 from .vendors import Body, Vendors, anthropic_answer, chat_answer, gemini_answer, openai_answer
@@ -106,12 +106,12 @@ def served() -> Iterator[tuple[Vendors, Any, Any]]:
 
 def chat(client: Any, model: str, turns: list[Any], *, stream: bool) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
-    asked = {"model": model, "messages": turns, "tools": [tool], "reasoning_effort": "low", "max_tokens": 4_096}
+    request = {"model": model, "messages": turns, "tools": [tool], "reasoning_effort": "low", "max_tokens": 4_096}
     if stream:
-        with client.chat.completions.stream(**asked) as events:
+        with client.chat.completions.stream(**request) as events:
             answer = events.get_final_completion()
     else:
-        answer = client.chat.completions.create(**asked)
+        answer = client.chat.completions.create(**request)
     message = answer.choices[0].message
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "2"}
     turns += [message.model_dump(exclude_unset=True), result]
@@ -119,26 +119,26 @@ def chat(client: Any, model: str, turns: list[Any], *, stream: bool) -> None:
 
 def responses(client: Any, model: str, turns: list[Any], *, stream: bool) -> None:
     tool = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": False}
-    asked = {"model": model, "input": turns, "tools": [tool], "reasoning": {"effort": "low"}}
-    asked |= {"include": ["reasoning.encrypted_content"], "store": False}
+    request = {"model": model, "input": turns, "tools": [tool], "reasoning": {"effort": "low"}}
+    request |= {"include": ["reasoning.encrypted_content"], "store": False}
     if stream:
-        with client.responses.stream(**asked) as events:
+        with client.responses.stream(**request) as events:
             answer = events.get_final_response()
     else:
-        answer = client.responses.create(**asked)
+        answer = client.responses.create(**request)
     call = next(entry for entry in answer.output if entry.type == "function_call")
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "2"}
     turns += [*(entry.model_dump(exclude_unset=True, exclude={"parsed_arguments"}) for entry in answer.output), result]
 
 
 def messages(client: Any, model: str, turns: list[Any], *, stream: bool) -> None:
-    asked = {"model": model, "messages": turns, "max_tokens": 4_096, "tools": [{"name": "f", "input_schema": SCHEMA}]}
-    asked["thinking"] = {"type": "adaptive"} if model == "claude" else {"type": "enabled", "budget_tokens": 1_024}
+    request = {"model": model, "messages": turns, "max_tokens": 4_096, "tools": [{"name": "f", "input_schema": SCHEMA}]}
+    request["thinking"] = {"type": "adaptive"} if model == "claude" else {"type": "enabled", "budget_tokens": 1_024}
     if stream:
-        with client.messages.stream(**asked) as events:
+        with client.messages.stream(**request) as events:
             answer = events.get_final_message()
     else:
-        answer = client.messages.create(**asked)
+        answer = client.messages.create(**request)
     call = next(block for block in answer.content if block.type == "tool_use")
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "2"}
     blocks = [block.model_dump(exclude_unset=True) for block in answer.content]
@@ -182,15 +182,15 @@ def test_a_base_that_refuses_a_history_is_not_asked_again_in_the_conversation(se
     blocks = [{"type": "thinking", "thinking": "Mine", "signature": "made up"}, {"type": "text", "text": "Yes."}]
     begun = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": "Yes."}]
     turns = [*begun, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": blocks}]
-    asked: list[tuple[int, int, str]] = []
+    calls: list[tuple[int, int, str]] = []
     for text in ("Why?", "Really?"):
         vendors.got.clear()
         turns.append({"role": "user", "content": text})
         raw = client.messages.with_raw_response.create(model="cascade", max_tokens=4_096, messages=turns)
         turns.append({"role": "assistant", "content": "Because."})
         served_by = raw.headers["x-cascade-served-by"]
-        asked.append((len(vendors.bodies("anthropic")), len(vendors.bodies("deepseek")), served_by))
-    assert asked == [(1, 1, "deepseek/deepseek-reasoner"), (0, 1, "deepseek/deepseek-reasoner")]
+        calls.append((len(vendors.bodies("anthropic")), len(vendors.bodies("deepseek")), served_by))
+    assert calls == [(1, 1, "deepseek/deepseek-reasoner"), (0, 1, "deepseek/deepseek-reasoner")]
     assert vendors.refused == ["anthropic: Invalid `signature` in `thinking` block"]
     vendors.refused.clear()
     metrics = httpx.get(f"{client.base_url}/metrics").text
@@ -241,18 +241,18 @@ def test_an_image_in_a_tool_s_result_follows_the_results_where_they_are_text_alo
     second = {**second, "content": [text, image]}
     asks = {"role": "user", "content": "What is it?"}
     assert accepted([first, second, asks], "claude-opus-5") == [first, second, asks]
-    told, again, images, last = accepted([first, second, asks], "gpt-5")
-    assert (type(told["content"]), again, last) == (str, {**second, "content": [text]}, asks)
+    plain, again, images, last = accepted([first, second, asks], "gpt-5")
+    assert (type(plain["content"]), again, last) == (str, {**second, "content": [text]}, asks)
     assert [part["type"] for part in images["content"]] == ["text", "image_url"] * 2
     assert (images["role"], [*accepted([first], "gpt-5")][-1]["content"][1]) == ("user", image)
 
 
 def test_no_judge_reads_thinking():
     thinking = {"reasoning_content": "Hm", "thinking_blocks": [{"signature": "s"}], "provider_specific_fields": {}}
-    said = {"role": "assistant", "content": "Yes.", **thinking}
+    answer = {"role": "assistant", "content": "Yes.", **thinking}
     asks, why = ({"role": "user", "content": text} for text in ("Is it?", "Why?"))
-    asked = ChatRequest([asks, with_mark(said, "m"), why])
-    shown = judged_fields(asked, Candidate("Yes.", "base", "m", message=said))
+    request = ChatRequest([asks, with_mark(answer, "m"), why])
+    shown = judged_fields(request, Candidate("Yes.", "base", "m", message=answer))
     assert shown["reply"] == {"content": "Yes."}
     assert shown["conversation"][1] == {"role": "assistant", "content": "Yes."}
 
@@ -269,10 +269,10 @@ def test_no_judge_reads_thinking():
     ],
 )
 def test_a_model_is_sent_thinking_or_an_effort(body, effort):
-    asked = ChatRequest.from_openai(Messages({"messages": [{"role": "user", "content": "Hi"}], **body}, "t").request())
-    assert kind_of(asked) == kind_of(ChatRequest(asked.messages, options_in(body)))  # a log of the same body
+    parsed = ChatRequest.from_openai(Messages({"messages": [{"role": "user", "content": "Hi"}], **body}, "t").request())
+    assert kind_of(parsed) == kind_of(ChatRequest(parsed.messages, options_in(body)))  # a log of the same body
     models = Fields({"claude": ModelFields("claude-opus-5", lambda _: frozenset(body)), "gpt": ModelFields("gpt-5")})
-    sent = [models.sent(call(model=model, chat=asked)).chat for model in ("claude", "gpt")]
+    sent = [models.sent(call(model=model, chat=parsed)).chat for model in ("claude", "gpt")]
     assert [chat and chat.options for chat in sent] == [body, {"reasoning_effort": effort} if effort else {}]
     unsent = tuple(body.keys() - ({"thinking"} if effort else set()))
-    assert (models.unsent(asked), body.keys() - kind_of(asked).keys()) == (unsent, set())
+    assert (models.unsent(parsed), body.keys() - kind_of(parsed).keys()) == (unsent, set())

@@ -31,7 +31,7 @@ from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 
 from . import observed
-from .served import ASK, CONFIG, WAIT_S, Held, living, orchestrator, started, write
+from .served import ASK, CONFIG, WAIT_S, Gated, living, orchestrator, started, write
 from .test_contract import SURE
 from .test_sight import samples
 
@@ -56,15 +56,15 @@ async def reloading(served: Orchestrator) -> AsyncIterator[tuple[httpx.AsyncClie
 
 async def test_streams_end_on_the_configuration_that_they_began_with(monkeypatch):
     monkeypatch.setattr(app, "_POLL_S", 0)
-    held = Held(sure, after_words=1)
-    first, second = orchestrator(held, server={"drain_s": 1e-3}), orchestrator(lambda _: "another")
+    gated = Gated(sure, after_words=1)
+    first, second = orchestrator(gated, server={"drain_s": 1e-3}), orchestrator(lambda _: "another")
     async with reloading(first) as (client, reload):
         streams = [asyncio.create_task(client.post(CHAT, json={**BODY, "stream": True})) for _ in range(50)]
-        await asyncio.to_thread(until, lambda: len(held._held) == 50)
+        await asyncio.to_thread(until, lambda: len(gated._calls) == 50)
         await reload(second)
         assert all(["another" in (await client.post(CHAT, json=BODY)).text for _ in range(20)])
         assert not first.runtime._closed
-        held.go()
+        gated.go()
         answers = await asyncio.gather(*streams)
         await asyncio.to_thread(until, lambda: first.runtime._closed)
         assert (await client.get("/readyz")).status_code == 200
@@ -113,15 +113,15 @@ async def test_evidence_against_a_certificate_is_never_forgotten(tmp_path):
 @pytest.mark.parametrize("store", [False, True])
 async def test_money_held_and_spent_stays_in_its_accounts(tmp_path, store):
     place = {"store": f"sqlite:///{tmp_path}/money.db"} if store else {}
-    held = Held(sure)
-    first, second = (orchestrator(held, budget={"caps": [{"usd": cap}], "wait_s": 0, **place}) for cap in (1.0, 2.0))
+    gated = Gated(sure)
+    first, second = (orchestrator(gated, budget={"caps": [{"usd": cap}], "wait_s": 0, **place}) for cap in (1.0, 2.0))
     async with reloading(first) as (client, reload):
         request = asyncio.create_task(client.post(CHAT, json=BODY))
-        await asyncio.to_thread(until, lambda: bool(held._held))
+        await asyncio.to_thread(until, lambda: bool(gated._calls))
         before = first.runtime.balances()["all"][1]
         await reload(second)
         assert second.runtime.balances()["all"] == (2 * 10**9, before)
-        held.go()
+        gated.go()
         assert (await request).status_code == 200
         await asyncio.to_thread(until, lambda: first.runtime._closed)
         assert (await client.post(CHAT, json=BODY)).status_code == 200
@@ -147,8 +147,8 @@ async def test_counts_never_go_back_and_one_task_tends_modes(tmp_path, monkeypat
 
     class Flaky(observed.Answers):
         async def complete(self, request: Any, timeout_s: float) -> Any:
-            if len(self.asked) == 1:
-                self.asked.append("again")
+            if len(self.called) == 1:
+                self.called.append("again")
                 raise ProviderUnavailableError("gone", billed="no")
             return await super().complete(request, timeout_s)
 
@@ -173,15 +173,15 @@ async def test_counts_never_go_back_and_one_task_tends_modes(tmp_path, monkeypat
 
 
 async def test_a_reload_is_no_way_to_get_a_fresh_minute_or_another_place():
-    held, key = Held(sure), {"name": "app", "sha256": KEYS[0].sha256}
+    gated, key = Gated(sure), {"name": "app", "sha256": KEYS[0].sha256}
     before, now = ({"keys": [{**key, "limits": {"requests_per_minute": many, "at_once": 1}}]} for many in (3, 4))
-    async with reloading(orchestrator(held, server=before)) as (client, reload):
+    async with reloading(orchestrator(gated, server=before)) as (client, reload):
         client.headers["x-api-key"] = KEYS[0].key
         first = asyncio.create_task(client.post(CHAT, json=BODY))
-        await asyncio.to_thread(until, lambda: bool(held._held))
+        await asyncio.to_thread(until, lambda: bool(gated._calls))
         await reload(orchestrator(sure, server=now))
         assert (await client.post(CHAT, json=BODY)).status_code == 429  # the first is under way
-        held.go()
+        gated.go()
         statuses = [(await each).status_code for each in (first, client.post(CHAT, json=BODY))]
         assert [*statuses, (await client.post(CHAT, json=BODY)).status_code] == [200, 200, 429]
 

@@ -51,9 +51,9 @@ def opened(folder: Path, **review: Any) -> tuple[Any, httpx.AsyncClient]:
 
 
 def place(html: str, name: str) -> str:
-    found = re.search(f'data-{name}="([^"]*)"', html)
-    assert found
-    return found[1]
+    match = re.search(f'data-{name}="([^"]*)"', html)
+    assert match
+    return match[1]
 
 
 def outputs(html: str) -> list[str]:
@@ -77,10 +77,10 @@ async def test_each_judgement_is_on_the_disk_before_its_response_and_a_new_proce
             after = await pressed(client, page, "1")
             assert len(read_reviews(file).judgements) == number + 1
     assert "All judged" in after.text
-    assert len({str(sorted(one)) for one in seen}) == PAIRS
-    for one, texts in zip(read_reviews(file).judgements, seen, strict=True):
-        assert one.verdict == one.first  # the key 1
-        assert texts[0].startswith("base" if one.first == "output" else "guide")
+    assert len({str(sorted(texts)) for texts in seen}) == PAIRS
+    for judgement, texts in zip(read_reviews(file).judgements, seen, strict=True):
+        assert judgement.verdict == judgement.first  # the key 1
+        assert texts[0].startswith("base" if judgement.first == "output" else "guide")
 
 
 async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path):
@@ -90,7 +90,7 @@ async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path):
         page = (await client.get("/ui/review?as=ann")).text
         after = (await pressed(client, page, "2")).text
     file = read_reviews(tmp_path / "t.db")
-    digests = [digest for one in file.judgements for digest in (one.output, one.reference)]
+    digests = [digest for judgement in file.judgements for digest in (judgement.output, judgement.reference)]
     assert not [name for name in ("small", "large", file.terms.key, *digests) if name in page + after]
 
 
@@ -117,10 +117,10 @@ async def test_it_is_the_terminal_s_room(tmp_path):
     async with served, client:
         page = await pressed(client, (await client.get("/ui/review?as=ann")).text, "=")
     file = tmp_path / "t.db"
-    asked = ReviewOptions(LogOptions(f"sqlite:///{tmp_path}/t.db"), file)
-    found, reviews = asked.read(lambda _: None), read_reviews(file)
-    session = Session(found.pairs, reviews.terms, "ann", reviews.by("ann"))
-    assert outputs(page.text) == [one.text for one in session.current.outputs]
+    options = ReviewOptions(LogOptions(f"sqlite:///{tmp_path}/t.db"), file)
+    log, reviews = options.read(lambda _: None), read_reviews(file)
+    session = Session(log.pairs, reviews.terms, "ann", reviews.by("ann"))
+    assert outputs(page.text) == [output.text for output in session.current.outputs]
     assert (reviews.judgements[0].verdict, reviews.judgements[0].reviewer) == ("equal", "ann")
 
 
@@ -137,7 +137,7 @@ async def test_back_skip_and_keys_without_a_meaning(tmp_path):
         assert (place(back, "pair"), place(back, "pressed")) == (place(first, "pair"), "b")
         await pressed(client, back, "0")
     judged = read_reviews(tmp_path / "t.db").judgements
-    assert [one.verdict for one in judged] == ["both_bad"]  # it took the place of the skip
+    assert [judgement.verdict for judgement in judged] == ["both_bad"]  # it took the place of the skip
 
 
 async def test_a_pair_that_is_not_next_any_more_is_not_judged(tmp_path):
@@ -158,45 +158,45 @@ async def test_regret_asks_whether_each_is_right_too(tmp_path):
     served, client = opened(tmp_path, ask="regret", file=str(file))
     async with served, client:
         page = (await client.get("/ui/review?as=ann")).text
-        for key, asked in (("1", "Is the first output right?"), ("r", "Is the second output right?")):
+        for key, question in (("1", "Is the first output right?"), ("r", "Is the second output right?")):
             page = (await pressed(client, page, key)).text
-            assert asked in page
+            assert question in page
             assert read_reviews(file).judgements == ()
         await pressed(client, page, "w")
-    (one,) = read_reviews(file).judgements
-    assert {one.output_right, one.reference_right} == {True, False}
-    assert one.output_right is (one.first == "output")
+    (judgement,) = read_reviews(file).judgements
+    assert {judgement.output_right, judgement.reference_right} == {True, False}
+    assert judgement.output_right is (judgement.first == "output")
 
 
 async def test_with_keys_a_reviewer_is_a_key_and_nobody_judges_in_its_name(tmp_path):
-    made = {name: new_key() for name in ("ann", "bob", "looks")}
+    users = {name: new_key() for name in ("ann", "bob", "looks")}
     scopes = {"looks": ["view"]}
-    keys = [{"name": name, "sha256": key.sha256, "scopes": scopes.get(name, ["review"])} for name, key in made.items()]
+    keys = [{"name": name, "sha256": key.sha256, "scopes": scopes.get(name, ["review"])} for name, key in users.items()]
     await filled(tmp_path)
     served, client = opened(tmp_path, keys=keys)
     async with served, client:
-        headers = {name: {"x-api-key": key.key} for name, key in made.items()}
+        headers = {name: {"x-api-key": key.key} for name, key in users.items()}
         page = (await client.get("/ui/review?as=bob", headers=headers["ann"])).text
         client.headers.update(headers["ann"])
         after = await pressed(client, page, "1", reviewer="bob")
         client.headers.update(headers["looks"])
         refused = [await pressed(client, page, "2", reviewer="ann"), await client.get("/ui/review?as=ann")]
-    assert (after.status_code, [one.status_code for one in refused]) == (200, [403, 403])
-    assert [one.reviewer for one in read_reviews(tmp_path / "t.db").judgements] == ["ann"]
+    assert (after.status_code, [response.status_code for response in refused]) == (200, [403, 403])
+    assert [judgement.reviewer for judgement in read_reviews(tmp_path / "t.db").judgements] == ["ann"]
 
 
 @pytest.mark.parametrize("body", [{}, {"pair": 1}, {"keys": ""}, {"keys": "1" * 51}, {"keys": "q"}, {"reviewer": " "}])
 async def test_what_is_no_key_is_refused(tmp_path, body):
     served, client = opened(tmp_path)
     async with served, client:
-        found = await client.post(
+        response = await client.post(
             "/ui/review/press",
             json={"reviewer": "ann", "pair": "x", "keys": "1", **body, **({} if body else {"keys": None})},
         )
-    assert found.status_code == 400
+    assert response.status_code == 400
 
 
-async def said(client: httpx.AsyncClient, path: str) -> str:
+async def page_text(client: httpx.AsyncClient, path: str) -> str:
     """Return what a page shows, without the times at which it was asked for."""
     answer = await client.get(path)
     assert answer.status_code == 200, answer.text
@@ -207,25 +207,25 @@ async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_revie
     with postgres_url() as url:
         settings: dict[str, Any] = {"traces": url, "modes": {"share": 1.0}, "audits": {"probability": 1.0}}
         first, other = (orchestrator(FakeProvider(says), **settings) for _ in range(2))
-        async with living(first) as one, living(other) as two:
-            for number, client in enumerate((one, two, one)):
+        async with living(first) as here, living(other) as there:
+            for number, client in enumerate((here, there, here)):
                 body = {"model": "cascade", "messages": [{"role": "user", "content": f"question {number}"}]}
                 assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
-            await settled(one)
-            status = await said(one, "/ui")
-            assert status == await said(two, "/ui")
+            await settled(here)
+            status = await page_text(here, "/ui")
+            assert status == await page_text(there, "/ui")
             assert "of 3 requests" in status
 
-            page = (await one.get("/ui/review?as=ann")).text
-            assert outputs(page) == outputs((await two.get("/ui/review?as=ann")).text)
-            assert (await pressed(one, page, "1")).status_code == 200
-            assert (await pressed(two, page, "1")).status_code == 409  # the other replica has judged this pair
-            after = await said(two, "/ui/review?as=ann")
+            page = (await here.get("/ui/review?as=ann")).text
+            assert outputs(page) == outputs((await there.get("/ui/review?as=ann")).text)
+            assert (await pressed(here, page, "1")).status_code == 200
+            assert (await pressed(there, page, "1")).status_code == 409  # the other replica has judged this pair
+            after = await page_text(there, "/ui/review?as=ann")
             assert "Pair 2 of 3" in after
-            assert after == await said(one, "/ui/review?as=ann")
-            kept = reviews_at(url)
-            assert len(kept.judgements) == 1
+            assert after == await page_text(here, "/ui/review?as=ann")
+            reviews = reviews_at(url)
+            assert len(reviews.judgements) == 1
 
-            assert (await two.post("/v1/cascades", json={"mode": "fallback"})).status_code == 200
-            assert await said(one, "/ui") == await said(two, "/ui")
-            assert '<p class="figure">fallback</p>' in await said(one, "/ui")
+            assert (await there.post("/v1/cascades", json={"mode": "fallback"})).status_code == 200
+            assert await page_text(here, "/ui") == await page_text(there, "/ui")
+            assert '<p class="figure">fallback</p>' in await page_text(here, "/ui")

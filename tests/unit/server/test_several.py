@@ -24,7 +24,7 @@ from cascade.server.lifecycle import together
 from cascade.server.metrics import Instruments
 
 from .observed import Answers, settings, settled
-from .served import ASK, CONFIG, Held, living, orchestrator
+from .served import ASK, CONFIG, Gated, living, orchestrator
 from .test_contract import SURE
 from .test_sight import samples
 
@@ -67,10 +67,10 @@ async def test_a_model_name_chooses_among_those_that_its_key_may_use(path):
     async with serving(first, other()) as client:
         client.headers["x-api-key"] = KEY.key
         names = (*limits["models"], "tiny", "no")
-        said = {name: await client.post(path, json=body(name, path)) for name in names}
-        assert [each.status_code for each in said.values()] == [200, 200, 200, 403, 403]
-        assert ["Danube" in said[name].text for name in limits["models"]] == [True, False, True]  # large is the first's
-        assert "The Sale." in said["sales"].text
+        answers = {name: await client.post(path, json=body(name, path)) for name in names}
+        assert [each.status_code for each in answers.values()] == [200, 200, 200, 403, 403]
+        assert ["Danube" in answers[name].text for name in limits["models"]] == [True, False, True]  # the first's large
+        assert "The Sale." in answers["sales"].text
         assert [each["id"] for each in (await client.get("/v1/models")).json()["data"]] == ["cascade", "large", "sales"]
 
 
@@ -125,32 +125,32 @@ def test_what_the_server_has_is_said_once_and_what_differs_is_told_at_once(tmp_p
 @pytest.mark.parametrize("store", [False, True])
 async def test_caps_and_limits_are_of_all_cascades_together_also_after_a_reload(tmp_path, store):
     place = {"store": f"sqlite:///{tmp_path}/money.db"} if store else {}
-    held = Held(lambda _: SURE)
+    gated = Gated(lambda _: SURE)
 
     def both(cap: float) -> list[Orchestrator]:
         budget = {"caps": [{"usd": cap}], "wait_s": 0, **place}
-        return [orchestrator(lambda _: SURE, budget=budget), other(held, budget=budget)]
+        return [orchestrator(lambda _: SURE, budget=budget), other(gated, budget=budget)]
 
     tools, first = Instruments(), both(1.0)
     gateway = application(*first, instruments=tools)
     async with living(gateway) as client:
         request = asyncio.create_task(client.post(CHAT, json=body("tiny")))
-        await asyncio.to_thread(until, lambda: bool(held._held))
+        await asyncio.to_thread(until, lambda: bool(gated._calls))
         holds = [each.runtime.balances()["all"][1].held for each in first]
         assert holds[0] == holds[1] > 0
         second = both(holds[0] / 10**9)
         await gateway.swap(Edge(second, tools))
-        held.go()
+        gated.go()
         assert (await request).status_code == 200
         await asyncio.to_thread(until, lambda: all(each.runtime._closed for each in first))
         spent = [each.runtime.balances()["all"][1].spent for each in second]
         assert spent[0] == spent[1] > 0
         assert [(await client.post(CHAT, json=body(name))).status_code for name in ("cascade", "sales")] == [429, 429]
-        found = samples((await client.get("/metrics")).text)
-        assert found['cascade_budget_spent_usd{account="all"}'] == spent[0] / 10**9
-        assert found['cascade_call_seconds_count{cascade="sales",model="tiny"}'] == 1
+        counts = samples((await client.get("/metrics")).text)
+        assert counts['cascade_budget_spent_usd{account="all"}'] == spent[0] / 10**9
+        assert counts['cascade_call_seconds_count{cascade="sales",model="tiny"}'] == 1
         if store:
-            assert found["cascade_budget_unasked_total"] == 0
+            assert counts["cascade_budget_unasked_total"] == 0
 
 
 async def test_a_cap_on_a_model_is_on_the_one_that_the_first_file_calls_so():
@@ -160,8 +160,8 @@ async def test_a_cap_on_a_model_is_on_the_one_that_the_first_file_calls_so():
     third = orchestrator(lambda _: SURE, models=models, strategy=ladder, server={"name": "help"}, budget=each)
     served = [orchestrator(lambda _: SURE, budget=budget), other(budget=budget), third]
     async with serving(*served) as client:
-        said = [(await client.post(CHAT, json=body(name))).status_code for name in ("small", "tiny", "help")]
-    assert said == [422, 200, 422]  # tiny is called base in the second file alone, small is called cheap in the third
+        codes = [(await client.post(CHAT, json=body(name))).status_code for name in ("small", "tiny", "help")]
+    assert codes == [422, 200, 422]  # tiny is called base in the second file alone, small is called cheap in the third
 
 
 async def test_counts_have_the_cascade_and_one_that_works_is_enough_to_be_ready():
@@ -173,12 +173,12 @@ async def test_counts_have_the_cascade_and_one_that_works_is_enough_to_be_ready(
         for _ in range(FAILURES):
             assert (await client.post(CHAT, json=body("cascade"))).status_code == 503
         await client.post(CHAT, json=body("sales"))
-        ready, found = await client.get("/readyz"), samples((await client.get("/metrics")).text)
+        ready, counts = await client.get("/readyz"), samples((await client.get("/metrics")).text)
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "models": "degraded"})
-    assert found['cascade_requests_total{cascade="sales",model="sales",served_by="tiny",status="200"}'] == 1
-    opened = [found[f'cascade_breaker_open{{cascade="{name}",model="large"}}'] for name in ("cascade", "sales")]
+    assert counts['cascade_requests_total{cascade="sales",model="sales",served_by="tiny",status="200"}'] == 1
+    opened = [counts[f'cascade_breaker_open{{cascade="{name}",model="large"}}'] for name in ("cascade", "sales")]
     assert opened == [1, 0]
-    assert (found["cascade_in_flight"], found['cascade_cost_usd_total{cascade="cascade"}']) == (0, 0)
+    assert (counts["cascade_in_flight"], counts['cascade_cost_usd_total{cascade="cascade"}']) == (0, 0)
 
 
 async def test_feedback_and_modes_and_pages_are_of_the_cascade_that_they_name(tmp_path):
@@ -186,13 +186,13 @@ async def test_feedback_and_modes_and_pages_are_of_the_cascade_that_they_name(tm
     modes = {"modes": settings(tmp_path)["modes"]}
     served = [orchestrator(Answers(), **stores[0], **modes), other(Answers(), **stores[1], **modes)]
     async with serving(*served, other(name="plain")) as client:
-        asked = [
+        traces = [
             (await client.post(CHAT, json=body(name))).headers["x-cascade-trace-id"] for name in ("cascade", "sales")
         ]
         await settled(client)
-        for trace, status in ((asked[0], 200), (asked[1], 200), ("0197", 404)):
-            told = await client.post("/v1/feedback", json={"trace_id": trace, "right": True})
-            assert told.status_code == status
+        for trace, status in ((traces[0], 200), (traces[1], 200), ("0197", 404)):
+            response = await client.post("/v1/feedback", json={"trace_id": trace, "right": True})
+            assert response.status_code == status
         change = {"mode": "fallback"}
         assert (await client.post("/v1/cascades", json=change)).status_code == 400
         assert (await client.post("/v1/cascades", json={**change, "cascade": "sales"})).status_code == 200

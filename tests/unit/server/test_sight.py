@@ -35,7 +35,7 @@ def samples(text: str) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
 
 
-def asked(model: str = "cascade", text: str = SECRET, **fields: Any) -> dict[str, Any]:
+def chat_body(model: str = "cascade", text: str = SECRET, **fields: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
 
 
@@ -47,24 +47,24 @@ async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key
         served.runtime.guards["small"].sleep = lambda _: asyncio.sleep(0)
         for replies in ([UNSURE], [down, SURE], [BadRequestError("no", status=400)]):
             script += replies
-            assert (await client.post(CHAT, json=asked())).status_code == 200
-        found = samples((await client.get("/metrics")).text)
+            assert (await client.post(CHAT, json=chat_body())).status_code == 200
+        counts = samples((await client.get("/metrics")).text)
         script += [down] * 3 * FAILURES
         for _ in range(FAILURES):
-            await client.post(CHAT, json=asked("small"))
+            await client.post(CHAT, json=chat_body("small"))
         assert samples((await client.get("/metrics")).text)['cascade_breaker_open{model="small"}'] == 1
-    assert found['cascade_call_seconds_count{model="small"}'] == 3
-    assert found['cascade_call_seconds_count{model="large"}'] == 2
-    assert found['cascade_call_errors_total{model="small",error="BadRequestError"}'] == 1
-    assert (found['cascade_retries_total{model="small"}'], found['cascade_retries_total{model="large"}']) == (1, 0)
-    assert found['cascade_tokens_total{model="small",kind="input"}'] == 200
-    assert found['cascade_tokens_total{model="large",kind="output"}'] == 20
-    assert found['cascade_unknown_tokens_total{model="small"}'] == found['cascade_breaker_open{model="small"}'] == 0
-    spent = found['cascade_budget_spent_usd{account="key:app"}']
-    assert spent == found['cascade_budget_spent_usd{account="all day"}'] > 0
-    assert spent == found['cascade_key_cost_usd_total{key="app"}'] == found["cascade_cost_usd_total"]
-    assert found['cascade_budget_held_usd{account="key:app"}'] == 0
-    assert [found[f'cascade_budget_cap_usd{{account="{name}"}}'] for name in ("key:app", "all day")] == [1, 2]
+    assert counts['cascade_call_seconds_count{model="small"}'] == 3
+    assert counts['cascade_call_seconds_count{model="large"}'] == 2
+    assert counts['cascade_call_errors_total{model="small",error="BadRequestError"}'] == 1
+    assert (counts['cascade_retries_total{model="small"}'], counts['cascade_retries_total{model="large"}']) == (1, 0)
+    assert counts['cascade_tokens_total{model="small",kind="input"}'] == 200
+    assert counts['cascade_tokens_total{model="large",kind="output"}'] == 20
+    assert counts['cascade_unknown_tokens_total{model="small"}'] == counts['cascade_breaker_open{model="small"}'] == 0
+    spent = counts['cascade_budget_spent_usd{account="key:app"}']
+    assert spent == counts['cascade_budget_spent_usd{account="all day"}'] > 0
+    assert spent == counts['cascade_key_cost_usd_total{key="app"}'] == counts["cascade_cost_usd_total"]
+    assert counts['cascade_budget_held_usd{account="key:app"}'] == 0
+    assert [counts[f'cascade_budget_cap_usd{{account="{name}"}}'] for name in ("key:app", "all day")] == [1, 2]
 
 
 async def test_balances_that_fail_too_late_are_left_out_and_no_error_is_logged(monkeypatch, caplog):
@@ -83,8 +83,8 @@ async def test_no_client_chooses_a_label():
         asgi(served) as client,
     ):
         for headers in (BEARER, {"authorization": f"Bearer {evil}"}):
-            await client.post(CHAT, json=asked(user=evil), headers={**headers, "x-cascade-segment": evil})
-            await client.post(CHAT, json=asked(evil), headers=headers)
+            await client.post(CHAT, json=chat_body(user=evil), headers={**headers, "x-cascade-segment": evil})
+            await client.post(CHAT, json=chat_body(evil), headers=headers)
             await client.request("BREW", f"/v1/{evil}", headers={**headers, "user-agent": evil, "traceparent": evil})
         text = (await client.get("/metrics", headers=BEARER)).text
     assert evil not in text
@@ -104,10 +104,10 @@ async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep():
     with pytest.raises(InterruptedError):
         await metrics.watch_loop(sleep, lambda: now_s)
     async with orchestrator() as served:
-        found = samples(await metrics.text(served.runtime))
-    assert found['cascade_loop_lag_seconds_bucket{le="0.01"}'] == 1
-    assert found['cascade_loop_lag_seconds_bucket{le="0.5"}'] == 2
-    assert (found["cascade_loop_lag_seconds_count"], found["cascade_loop_lag_seconds_sum"]) == (3, 2.3)
+        counts = samples(await metrics.text(served.runtime))
+    assert counts['cascade_loop_lag_seconds_bucket{le="0.01"}'] == 1
+    assert counts['cascade_loop_lag_seconds_bucket{le="0.5"}'] == 2
+    assert (counts["cascade_loop_lag_seconds_count"], counts["cascade_loop_lag_seconds_sum"]) == (3, 2.3)
 
 
 async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path):
@@ -116,10 +116,10 @@ async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path):
     async with orchestrator({"small": [SURE]}, server=KEYS) as served:
         transport = httpx.ASGITransport(application(served, instruments=instruments), client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=BEARER) as client:
-            answer = await client.post(CHAT, json=asked())
-            await client.post(CHAT, json=asked(stream=True))
-            await client.post(CHAT, json=asked("nobody"))
-            await client.post(CHAT, json=asked(), headers={"authorization": f"Bearer x{KEY.key}"})
+            answer = await client.post(CHAT, json=chat_body())
+            await client.post(CHAT, json=chat_body(stream=True))
+            await client.post(CHAT, json=chat_body("nobody"))
+            await client.post(CHAT, json=chat_body(), headers={"authorization": f"Bearer x{KEY.key}"})
             await client.get(f"/v1/models?key={KEY.key}")
             await client.get(f"/v1/{KEY.key}/{'a' * 999}")
             await client.get("/readyz")
@@ -183,7 +183,7 @@ async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(t
     store = {"store": f"sqlite:///{tmp_path / 'traces.db'}"}
     settings = {"traces": store, "modes": {}, "budget": {"caps": [{"per": "key", "usd": 1.0}]}, "server": KEYS}
     async with living(orchestrator({"small": [SURE]}, **settings)) as client:
-        await client.post(CHAT, json=asked(), headers=BEARER)
+        await client.post(CHAT, json=chat_body(), headers=BEARER)
         text = (await client.get("/metrics", headers=BEARER)).text
     named = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge)$", text, re.MULTILINE)) | {
         f"{name}_{part}"

@@ -90,17 +90,17 @@ class Traffic:
 
     async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
         """Fail where a request says so, or bill an answer; if the client is to leave, wait for that halfway."""
-        asked, marked = json.loads(body), re.search(rb"(\w+) no\. (\d+)", body)
-        (fate, name), model = marked.groups(), asked["model"]
+        request, marked = json.loads(body), re.search(rb"(\w+) no\. (\d+)", body)
+        (fate, name), model = marked.groups(), request["model"]
         if model == "small" and (failed := {b"limited": 429, b"broken": 500}.get(fate)):
             writer.write(b"HTTP/1.1 %d No\r\nretry-after: 3600\r\ncontent-length: 2\r\n\r\n{}" % failed)
             return
         tokens, logprob = (20 + int(name) % 7, 3), -2.0 if int(name) % 2 else -0.01
         self.bill_nano_usd += sum(count * price for count, price in zip(tokens, PRICES[model], strict=True))
-        said = reply(f"It is {model}.", logprobs=[logprob] * 3, input_tokens=tokens[0], output_tokens=tokens[1])
-        pieces, kind = [json.dumps(said).encode()], b"application/json"
-        if asked.get("stream"):
-            pieces = [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks(said)]
+        answer = reply(f"It is {model}.", logprobs=[logprob] * 3, input_tokens=tokens[0], output_tokens=tokens[1])
+        pieces, kind = [json.dumps(answer).encode()], b"application/json"
+        if request.get("stream"):
+            pieces = [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks(answer)]
             pieces, kind = [*pieces, b"data: [DONE]\n\n"], b"text/event-stream"
         size = sum(map(len, pieces))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, size) + pieces[0])

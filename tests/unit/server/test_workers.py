@@ -45,11 +45,11 @@ def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path):
     WorkerCounts(tmp_path, "0").write(calls + now)  # the next one in its place
     WorkerCounts(tmp_path, PARENT).write(calls)
     WorkerCounts(tmp_path / "full", PARENT).write(calls)  # the next time, perhaps
-    found = samples(WorkerCounts(tmp_path, "1").total(""))
-    assert (found["cascade_calls_total"], found["cascade_in_flight"], found["cascade_workers"]) == (12, 2, 2)
+    counts = samples(WorkerCounts(tmp_path, "1").total(""))
+    assert (counts["cascade_calls_total"], counts["cascade_in_flight"], counts["cascade_workers"]) == (12, 2, 2)
     os.utime(tmp_path / "0", (0, 0))
-    found = samples(WorkerCounts(tmp_path, "2").total(""))
-    assert (found["cascade_calls_total"], found.get("cascade_in_flight"), found["cascade_workers"]) == (12, None, 2)
+    counts = samples(WorkerCounts(tmp_path, "2").total(""))
+    assert (counts["cascade_calls_total"], counts.get("cascade_in_flight"), counts["cascade_workers"]) == (12, None, 2)
 
 
 def workers(parent: int) -> list[int]:

@@ -81,9 +81,9 @@ def test_a_judge_with_the_same_mean_is_found_and_a_few_inputs_are_not():
     recorded, run = values("normal", 0, 1)
     assert p_value(recorded, np.sort(run[0])[::-1]) <= LEVEL
     exact = np.repeat(np.linspace(0.1, 0.9, 100)[:, None], 5, axis=1)
-    for many, found in ((6, False), (8, True)):
+    for many, detected in ((6, False), (8, True)):
         moved = exact[:, 0] + np.where(np.arange(100) < many, 0.2, 0.0)
-        assert (p_value(exact, moved) <= LEVEL) == found
+        assert (p_value(exact, moved) <= LEVEL) == detected
 
 
 def test_what_has_no_verdict_says_nothing():
@@ -138,7 +138,7 @@ def models(judge: str = "good", refuses: Callable[[int], bool] = lambda _: False
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a log whose judge is good, and a policy that is certified on it."""
     return prepared(tmp_path_factory.mktemp("canaries"), LADDER, REGRET)
 
@@ -153,15 +153,15 @@ def prepared(folder: Path, strategy: dict[str, Any], promise: Promise) -> Path:
 
 
 @pytest.fixture
-def bare(made: Path, tmp_path: Path) -> Path:
+def bare(fitted: Path, tmp_path: Path) -> Path:
     """Return a copy without canaries."""
-    return Path(shutil.copytree(made, tmp_path / "made"))
+    return Path(shutil.copytree(fitted, tmp_path / "made"))
 
 
 @pytest.fixture(scope="module")
-def watched(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, list[str]]:
+def watched(fitted: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, list[str]]:
     """Return a copy with canaries, the result of recording them, and what was told."""
-    folder = Path(shutil.copytree(made, tmp_path_factory.mktemp("recorded") / "made"))
+    folder = Path(shutil.copytree(fitted, tmp_path_factory.mktemp("recorded") / "made"))
     return folder, *recorded(folder)
 
 
@@ -176,11 +176,11 @@ def config(folder: Path, **changes: Any) -> CascadeConfig:
 
 
 def verified(folder: Path, provider: FakeProvider, canaries: Any, log: Path | None = None, **options: Any) -> Any:
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cascade.providers.registry.create", lambda *_: provider)
-        settings = {"config": config(folder), "tell": told.append, **options}
-        return verify(folder / "policy", log, canaries=canaries, **settings), told
+        settings = {"config": config(folder), "tell": messages.append, **options}
+        return verify(folder / "policy", log, canaries=canaries, **settings), messages
 
 
 def recorded(folder: Path, judge: str = "good", **options: Any) -> Any:
@@ -201,8 +201,8 @@ def test_where_a_judge_gives_no_verdict_the_guide_answers_without_a_certificate(
 
 
 def test_canaries_are_recorded_once_and_their_cost_is_told(folder, watched):
-    _, result, told = watched
-    assert (result.ok, result.failed, len(told)) == (True, (), 1)
+    _, result, messages = watched
+    assert (result.ok, result.failed, len(messages)) == (True, (), 1)
     (run,) = runs_of(folder / "policy")
     assert (run.verdicts, run.unknown, run.suspends, run.p) == (100, 0, False, 1.0)
     assert run.cost_nano_usd == 500 * 20 * 100
@@ -239,9 +239,9 @@ def test_a_judge_behind_the_same_name_suspends_the_certificate_and_the_guide_ser
 
 def test_a_suspension_outlives_the_process_and_a_fit_of_the_same_requests_and_ends_with_new_ones(folder):
     verified(folder, models("blind"), "run")
-    asked = models()
-    result, _ = verified(folder, asked, "run")
-    assert (result.failed, asked.requests) == (("canaries",), [])
+    provider = models()
+    result, _ = verified(folder, provider, "run")
+    assert (result.failed, provider.requests) == (("canaries",), [])
     plain = verify(folder / "policy", folder / "log.jsonl", config=config(folder), tell=lambda _: None)
     assert plain.failed == ("canaries",)
     fit(folder / "log.jsonl", REGRET, BY_JUDGE, config=config(folder), output=folder / "policy", force=True)

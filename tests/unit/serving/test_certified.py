@@ -35,9 +35,9 @@ from cascade.server.modes import Modes
 from cascade.serving.certified import CertifiedPolicy, in_service
 from cascade.serving.conditions import made_for
 from cascade.types import Answer, Question, Request
+from unit.builders import RIVER, TWO_MODELS
+from unit.builders import TWO_RUNGS as LADDER
 from unit.certified import SURE, certificate, directory
-from unit.made import RIVER, TWO_MODELS
-from unit.made import TWO_RUNGS as LADDER
 
 HI = {"role": "user", "content": "Hi"}
 HARD, EASY = "Which river is hard?", "Which river is easy?"
@@ -45,11 +45,11 @@ SETTINGS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "
 ALWAYS: Mapping[str, Any] = {"probability": 1, "seed": 1}
 
 
-def script(asked: Request) -> Any:
+def script(request: Request) -> Any:
     """Be sure and wrong in the first round of a hard question, right in all others."""
-    if asked.purpose == "judge":
+    if request.purpose == "judge":
         return reply("Yes", p_yes=0.97)
-    hard = "hard" in asked.question.text and asked.step == 1
+    hard = "hard" in request.question.text and request.step == 1
     return "Answer: Rhine" if hard else "Answer: Danube"
 
 
@@ -57,7 +57,7 @@ def settings(folder: Path | str, **changes: Any) -> dict[str, Any]:
     return {**SETTINGS, "policy": str(folder), **changes}
 
 
-def made(folder: Path | str, **changes: Any) -> Orchestrator:
+def opened(folder: Path | str, **changes: Any) -> Orchestrator:
     return Orchestrator.from_config(settings(folder, **changes), providers={"fake": FakeProvider(script)})
 
 
@@ -73,8 +73,8 @@ def certified(tmp_path: Path) -> str:
 # --- handed out or not ---
 
 
-def asked(folder: Path | str, segment: str | None = None, **changes: Any) -> Answer:
-    with made(folder, **changes) as orchestrator:
+def ask_easy(folder: Path | str, segment: str | None = None, **changes: Any) -> Answer:
+    with opened(folder, **changes) as orchestrator:
         return orchestrator.ask(Question(EASY, segment=segment))
 
 
@@ -102,18 +102,18 @@ NONE = "the policy has none; make one with: cascade fit LOG"
 )
 def test_a_certificate_is_handed_out_where_it_holds(tmp_path, issued, changes, segment, steps, lacks):
     folder = directory(tmp_path / "policy", *(certificate(made_for=fingerprint(), **each) for each in issued))
-    answer, insists = asked(folder, segment, **changes), {**changes.get("guarantee", {}), "required": True}
+    answer, insists = ask_easy(folder, segment, **changes), {**changes.get("guarantee", {}), "required": True}
     assert (answer.text, len(answer.steps), answer.audited) == ("Danube", steps, False)
     if lacks is None:
         assert (answer.certificate, answer.warnings) == (PolicyDirectory.read(folder).certificates[segment or ""], ())
         assert answer.to_dict()["certificate"]["id"] == answer.certificate.id
         assert answer.steps[0].decision.kappa == answer.certificate.kappa
-        assert asked(folder, segment, **{**changes, "guarantee": insists}).certificate == answer.certificate
+        assert ask_easy(folder, segment, **{**changes, "guarantee": insists}).certificate == answer.certificate
         return
     assert (answer.certificate, bool(answer.uncovered)) == (None, True)
     assert any(warning.startswith(f"no certificate: {lacks}") for warning in answer.warnings), answer.warnings
     with pytest.raises(NotCertifiedError) as refused:
-        asked(folder, segment, **{**changes, "guarantee": insists})
+        ask_easy(folder, segment, **{**changes, "guarantee": insists})
     assert (lacks in str(refused.value), refused.value.exit_code) == (True, 3)
 
 
@@ -124,13 +124,13 @@ QUESTION = "the request is a question in cascade's own prompt, and no request of
 
 @pytest.mark.parametrize("required", [False, True])
 @pytest.mark.parametrize(
-    ("told", "covers_chat", "said"),
+    ("facts", "covers_chat", "reason"),
     [(OF_QUESTIONS, False, CHAT_REQUEST), (OF_CHATS, True, QUESTION)],
 )
 def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
-    tmp_path, told, covers_chat, said, required
+    tmp_path, facts, covers_chat, reason, required
 ):
-    folder = directory(tmp_path / "policy", certificate(made_for={**made_for(load(LADDER)), **told}), policy=SURE)
+    folder = directory(tmp_path / "policy", certificate(made_for={**made_for(load(LADDER)), **facts}), policy=SURE)
     fake = FakeProvider({"small": ["Danube"], "large": ["Danube"]})
     config = {**LADDER, "policy": folder, "guarantee": {"required": required}}
     with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
@@ -139,35 +139,35 @@ def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
         hot = orchestrator.chat([HI], temperature=2) if covers_chat and not required else None
         assert hot is None or hot.certificate is None  # of a kind that the calibration never had
         if required:
-            with pytest.raises(NotCertifiedError, match=said):
+            with pytest.raises(NotCertifiedError, match=reason):
                 ways[not covers_chat]()
         else:
             other = ways[not covers_chat]()
-            assert (other.certificate, other.warnings[0]) == (None, f"no certificate: {said}")
+            assert (other.certificate, other.warnings[0]) == (None, f"no certificate: {reason}")
 
 
 def serving(folder: Path, **guarantee: Any) -> CertifiedPolicy:
     """Return a policy whose certificate ends on 2026-12-01."""
-    held = directory(folder, certificate(made_for=fingerprint(), expires="2026-12-01"))
-    config = load(settings(held, **({"guarantee": guarantee} if guarantee else {})))
+    path = directory(folder, certificate(made_for=fingerprint(), expires="2026-12-01"))
+    config = load(settings(path, **({"guarantee": guarantee} if guarantee else {})))
     return in_service(config, build_strategy(config)).default
 
 
 def watching(orchestrator: Orchestrator) -> dict[str | None, Monitor]:
     """Return the monitors that have counted an audit, by the segment of their certificate."""
     assert orchestrator.runtime.service is not None
-    found = {
-        one.segment: orchestrator.runtime.service.monitors.of(one).monitor
-        for one, _ in orchestrator.runtime.service.holding
+    monitors = {
+        certificate.segment: orchestrator.runtime.service.monitors.of(certificate).monitor
+        for certificate, _ in orchestrator.runtime.service.holding
     }
-    return {segment: monitor for segment, monitor in found.items() if monitor is not None}
+    return {segment: monitor for segment, monitor in monitors.items() if monitor is not None}
 
 
 def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(tmp_path, monkeypatch):
     folder = directory(tmp_path, certificate(made_for=fingerprint()))
     monkeypatch.setattr(Kind, "monitored", False)
     with pytest.raises(ConfigError) as caught:
-        made(folder, audits=ALWAYS)
+        opened(folder, audits=ALWAYS)
     assert len(caught.value.problems) == 1
 
 
@@ -188,7 +188,7 @@ def test_it_expires_at_the_end_of_its_last_day(tmp_path, monkeypatch):
 
 
 def test_without_a_policy_directory_and_a_guarantee_nothing_is_lacking():
-    with made("", policy={"kind": "fixed"}) as orchestrator:
+    with opened("", policy={"kind": "fixed"}) as orchestrator:
         answer = orchestrator.ask(EASY)
         assert (answer.warnings, orchestrator.runtime.alarm) == ((), None)
         assert orchestrator.record_outcome(answer, "Danube").counted is False
@@ -196,10 +196,10 @@ def test_without_a_policy_directory_and_a_guarantee_nothing_is_lacking():
 
 def test_a_batch_reports_a_refusal_for_each_question(tmp_path):
     lawful = certificate(made_for=fingerprint(), segment="law")
-    asked = [Question(EASY, segment="law"), Question(EASY, segment="art")]
-    orchestrator = made(directory(tmp_path, lawful), guarantee={"required": True})
+    questions = [Question(EASY, segment="law"), Question(EASY, segment="art")]
+    orchestrator = opened(directory(tmp_path, lawful), guarantee={"required": True})
     with orchestrator, pytest.raises(BatchError) as failed:
-        orchestrator.many(asked, concurrency=1)
+        orchestrator.many(questions, concurrency=1)
     answer, refusal = failed.value.results
     assert answer.certificate.segment == "law"
     assert isinstance(refusal, NotCertifiedError)
@@ -211,7 +211,7 @@ def test_segments_have_their_own_thresholds_and_the_guide_answers_others(tmp_pat
         certificate(made_for=fingerprint(), segment=segment, kappa=kappa)
         for segment, kappa in (("law", 0.01), ("art", -math.inf))
     ]
-    with made(directory(tmp_path, *signed)) as orchestrator:
+    with opened(directory(tmp_path, *signed)) as orchestrator:
         law, art, other = (orchestrator.ask(Question(EASY, segment=segment)) for segment in ("law", "art", "maths"))
         status = orchestrator.runtime.service.monitors.status
     assert [len(answer.steps) for answer in (law, art, other)] == [3, 3, 1]
@@ -239,8 +239,8 @@ def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certifie
 
 def test_audited_asks_are_recorded_as_audits(certified, tmp_path):
     url = f"sqlite:///{tmp_path / 'traces.db'}"
-    asked = {"probability": 0.5, "seed": 3}
-    with made(certified, audits=asked, traces={"store": url}) as orchestrator:
+    audits = {"probability": 0.5, "seed": 3}
+    with opened(certified, audits=audits, traces={"store": url}) as orchestrator:
         answers = [orchestrator.ask(Question(f"{HARD} {number}", segment="law")) for number in range(12)]
     rows = list(rows_of(url))
     audited = {row["question"] for row in rows if row["split"] == "audit"}
@@ -249,27 +249,27 @@ def test_audited_asks_are_recorded_as_audits(certified, tmp_path):
     assert {row["split"] for row in rows} == {"audit", None}
     assert {row["segment"] for row in rows} == {"law"}
     assert {row["horizon"] for row in rows} == {3}
-    kept = {(row["split"], row["step"]) for row in rows if row["kept"]}
-    assert kept == {("audit", 1), (None, 1)}
+    served = {(row["split"], row["step"]) for row in rows if row["kept"]}
+    assert served == {("audit", 1), (None, 1)}
     assert max(row["step"] for row in rows if row["split"] == "audit") == 3
 
 
 def miss(orchestrator: Orchestrator, count: int, **more: Any) -> list[Any]:
     """Ask, and say what was right: three of four questions are hard, and their right answer comes in round two only."""
-    asked = [f"{EASY if number % 4 == 3 else HARD} {number}" for number in range(count)]
-    return [orchestrator.record_outcome(orchestrator.ask(question), "Danube", **more) for question in asked]
+    questions = [f"{EASY if number % 4 == 3 else HARD} {number}" for number in range(count)]
+    return [orchestrator.record_outcome(orchestrator.ask(question), "Danube", **more) for question in questions]
 
 
 @pytest.mark.parametrize(("loss", "least", "most"), [(0.0, 0, 0), (0.5, 10, 30), (1.0, 40, 40)])
 def test_a_graded_loss_is_a_miss_with_its_own_probability(certified, loss, least, most, monkeypatch):
     monkeypatch.setattr(Coverage, "served", lambda *_: loss)
-    with made(certified, audits=ALWAYS) as orchestrator:
+    with opened(certified, audits=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(40)]
         assert least <= sum(bool(orchestrator.record_outcome(each, "Danube").missed) for each in answers) <= most
 
 
 def test_truths_of_audited_answers_are_counted(certified):
-    with made(certified, audits=ALWAYS) as orchestrator:
+    with opened(certified, audits=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
         assert orchestrator.record_outcome(hard, "Danube") == (True, True, "missed")
         assert orchestrator.record_outcome(easy, ["Donau", "the Danube"]) == (False, True, "not missed")
@@ -293,7 +293,7 @@ GONE, REFUSED = ProviderUnavailableError("down", model="large"), reply("No", fin
         ({}, None, 0, (True, "missed")),
         ({}, None, 40, (True, "its certificate was withdrawn in the meantime")),
         # no step could follow the first, and 0.5.0 served it with a certificate
-        ({}, lambda asked: DOWN[asked.model], 0, (None, "it was given without a certificate")),
+        ({}, lambda request: DOWN[request.model], 0, (None, "it was given without a certificate")),
     ],
 )
 def test_what_cannot_be_counted_is_not(certified, changes, provider, late, outcome):
@@ -302,9 +302,9 @@ def test_what_cannot_be_counted_is_not(certified, changes, provider, late, outco
         answer = orchestrator.ask(HARD)
         miss(orchestrator, late)
         alarm = orchestrator.runtime.alarm
-        found = orchestrator.record_outcome(answer, "Danube")
-        assert (found.counted, found.reason) == (found.reason == "missed", outcome[1])
-        assert found.missed is outcome[0] or outcome[0] is None
+        result = orchestrator.record_outcome(answer, "Danube")
+        assert (result.counted, result.reason) == (result.reason == "missed", outcome[1])
+        assert result.missed is outcome[0] or outcome[0] is None
         assert orchestrator.runtime.alarm == alarm
         assert provider is None or (len(answer.steps), answer.audited, answer.certificate) == (1, True, None)
 
@@ -320,7 +320,7 @@ def test_what_cannot_be_counted_is_not(certified, changes, provider, late, outco
 )
 def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(certified, caplog, fallback, steps, answers):
     more = {"audits": {**ALWAYS, **(fallback or {})}, "guarantee": {"required": fallback is None}}
-    with made(certified, **more) as orchestrator, caplog.at_level(logging.ERROR, "cascade"):
+    with opened(certified, **more) as orchestrator, caplog.at_level(logging.ERROR, "cascade"):
         if fallback is None:
             with pytest.raises(NotCertifiedError, match="withdrawn"):
                 miss(orchestrator, 40)
@@ -335,12 +335,12 @@ def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(certified, cap
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert (answer.certificate, answer.warnings) == (None, (f"no certificate: {alarm}",))
     assert (len([step for step in answer.steps if not step.audited]), {*answer.answers}) == (steps, answers)
-    with made(certified, **more) as restarted:
+    with opened(certified, **more) as restarted:
         assert (restarted.runtime.alarm, restarted.ask(EASY).certificate) == (alarm, None)
 
 
 def test_an_alarm_that_is_not_on_record_is_logged_and_one_that_is_half_written_counts(tmp_path, certified, caplog):
-    with made(certified, audits=ALWAYS) as orchestrator, caplog.at_level(logging.WARNING, "cascade"):
+    with opened(certified, audits=ALWAYS) as orchestrator, caplog.at_level(logging.WARNING, "cascade"):
         orchestrator.runtime.service.monitors.folder = str(tmp_path / "gone")
         miss(orchestrator, 40)
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "WARNING"]
@@ -358,12 +358,12 @@ def test_an_alarm_that_is_not_on_record_is_logged_and_one_that_is_half_written_c
 
 def test_the_evidence_of_audits_is_that_of_all_processes_and_outlives_them(certified):
     for before in (0, 2):
-        with made(certified, audits=ALWAYS) as orchestrator:
+        with opened(certified, audits=ALWAYS) as orchestrator:
             answers = [orchestrator.ask(f"{EASY} {number}") for number in range(before + 2)]
             assert [answer.audited for answer in answers] == [False] * before + [True] * 2
             assert all(orchestrator.record_outcome(answer, "Danube").counted for answer in answers[before:])
             assert watching(orchestrator)[None].audits == before + 2
-    with made(certified, audits=ALWAYS) as first, made(certified, audits=ALWAYS) as other:
+    with opened(certified, audits=ALWAYS) as first, opened(certified, audits=ALWAYS) as other:
         both = [(process, process.ask(f"{EASY} 9")) for process in (first, other)]
         assert [process.record_outcome(answer, "Danube").counted for process, answer in both] == [True, False]
         assert [watching(process)[None].audits for process in (first, other)] == [5, 5]
@@ -382,7 +382,7 @@ def test_a_line_that_a_killed_process_left_half_written_is_no_audit(tmp_path):
 def test_a_record_that_cannot_be_read_is_not_forgotten_in_silence(certified, caplog):
     record = Path(certified) / f"audits-{next(iter(PolicyDirectory.read(certified).certificates.values())).id}.txt"
     record.mkdir()  # it cannot be read, for root neither
-    with made(certified, audits=ALWAYS) as orchestrator, caplog.at_level(logging.WARNING, "cascade"):
+    with opened(certified, audits=ALWAYS) as orchestrator, caplog.at_level(logging.WARNING, "cascade"):
         assert None not in [orchestrator.ask(EASY).certificate for _ in range(2)]
         assert [each.levelname for each in caplog.records] == ["WARNING"]
         record.rmdir()
@@ -393,14 +393,14 @@ def test_a_record_that_cannot_be_read_is_not_forgotten_in_silence(certified, cap
 
 def test_an_alarm_is_found_from_another_folder(certified, monkeypatch):
     monkeypatch.chdir(Path(certified).parent)
-    with made(Path(certified).name) as orchestrator:
+    with opened(Path(certified).name) as orchestrator:
         monkeypatch.chdir("/")
         withdraw(certified, certificate().data_sha256, "another judge")
         assert orchestrator.runtime.alarm == "another judge"
 
 
 def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):
-    with made(certified, audits=ALWAYS) as orchestrator:
+    with opened(certified, audits=ALWAYS) as orchestrator:
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
@@ -420,7 +420,7 @@ def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):
 
 
 def test_any_orchestrator_can_take_a_policy_directory_later(certified):
-    with made("", policy={"kind": "fixed"}) as orchestrator:
+    with opened("", policy={"kind": "fixed"}) as orchestrator:
         with pytest.raises(UsageError, match="names no policy directory"):
             orchestrator.runtime.reload_policy()
         orchestrator.runtime.reload_policy(certified)
@@ -430,7 +430,7 @@ def test_any_orchestrator_can_take_a_policy_directory_later(certified):
 def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path):
     now = fingerprint()
     folder = directory(tmp_path, *(certificate(made_for=now, segment=name) for name in ("law", "art", "maths")))
-    with made(folder, audits=ALWAYS) as orchestrator:
+    with opened(folder, audits=ALWAYS) as orchestrator:
         for number in range(40):
             question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", segment="law")
             orchestrator.record_outcome(orchestrator.ask(question), "Danube")
@@ -446,7 +446,7 @@ def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path):
 
 
 def test_audits_in_many_threads_are_all_counted(certified):
-    with made(certified, audits=ALWAYS) as orchestrator:
+    with opened(certified, audits=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(50)]
         start = threading.Barrier(8)
 
@@ -461,7 +461,7 @@ def test_audits_in_many_threads_are_all_counted(certified):
 
 
 def test_a_drift_while_many_threads_ask_raises_one_alarm(certified, caplog):
-    with made(certified, audits=ALWAYS) as orchestrator:
+    with opened(certified, audits=ALWAYS) as orchestrator:
         with caplog.at_level(logging.ERROR, "cascade"), ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda _: miss(orchestrator, 10), range(8)))
         assert orchestrator.runtime.alarm is not None
@@ -485,7 +485,7 @@ def test_a_signal_that_the_policy_may_read_and_every_request_had_must_be_there(t
 @pytest.mark.parametrize("right", [True, False])
 def test_the_truth_about_the_reference_is_asked_for_where_no_step_is_its_own(tmp_path, right):
     folder = directory(tmp_path, certificate(kind="regret", confidence=0.9, made_for=fingerprint()))
-    with made(folder, audits=ALWAYS) as orchestrator:
+    with opened(folder, audits=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
         with pytest.raises(UsageError, match="reference_right="):
             orchestrator.record_outcome(hard, "Danube")
@@ -524,13 +524,13 @@ def test_the_service_the_modes_and_a_log_find_the_same_loss(tmp_path, kind, last
         return "Answer: Danube" if "easy" in request.question.text else usual[request.model]
 
     with Orchestrator.from_config(config, providers={"fake": FakeProvider(answers)}) as orchestrator:
-        asked = [orchestrator.ask(text) for text in (EASY, HARD)]
-        told = [orchestrator.record_outcome(answer, "Danube").counted for answer in asked]
+        replies = [orchestrator.ask(text) for text in (EASY, HARD)]
+        counted = [orchestrator.record_outcome(answer, "Danube").counted for answer in replies]
         monitor, missing = watching(orchestrator)[None], orchestrator.runtime.service.monitors.status.missing
-        modes = Modes._differs(SimpleNamespace(_orchestrator=orchestrator), asked[1])
+        modes = Modes._differs(SimpleNamespace(_orchestrator=orchestrator), replies[1])
     assert (monitor.audits, monitor.misses, missing) == ((1, 0, 1) if loss is None else (2, loss, 0))
     labelled = kind != "agreement"
-    assert told[1] is (labelled and loss is not None)
+    assert counted[1] is (labelled and loss is not None)
     assert labelled or modes == loss
     write_rows(tmp_path / "log.jsonl", [{**row, "gold": ["Danube"] if labelled else None} for row in rows_of(url)])
     log = LogOptions(str(tmp_path / "log.jsonl"), matcher="exact" if labelled else None)
@@ -569,4 +569,4 @@ def test_a_ladder_that_is_served_with_its_models_swapped_has_no_certificate(tmp_
         with Orchestrator.from_config(swapped, providers={"fake": provider}) as orchestrator:
             answer = orchestrator.ask(RIVER)
         assert (answer.certificate is not None) is holds
-        assert any("the order of the models is large, then small" in said for said in answer.warnings) is not holds
+        assert any("the order of the models is large, then small" in line for line in answer.warnings) is not holds

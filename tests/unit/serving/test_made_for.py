@@ -135,10 +135,10 @@ def test_items_of_one_name_are_compared_as_they_stand():
 
 
 def test_a_configuration_says_what_decides_its_answers():
-    made = configured()
-    assert made["models"]["base"] == {"name": "small", "max_tokens": 256, "temperature": 0.0, "seed": None}
-    assert made["prices"]["small"]["input"] == 1_000_000  # pico-USD
-    assert (made["horizon"], unknown(made)) == (4, [])
+    facts = configured()
+    assert facts["models"]["base"] == {"name": "small", "max_tokens": 256, "temperature": 0.0, "seed": None}
+    assert facts["prices"]["small"]["input"] == 1_000_000  # pico-USD
+    assert (facts["horizon"], unknown(facts)) == (4, [])
 
 
 @pytest.mark.parametrize(

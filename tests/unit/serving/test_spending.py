@@ -28,7 +28,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.records import link
 from cascade.records.link import StoreLink
 from cascade.runtime import AskOptions
-from unit.server.served import CONFIG, Held
+from unit.server.served import CONFIG, Gated
 
 WAIT_S = PATIENCE_S
 ASK = [{"role": "user", "content": "Which river?"}]
@@ -38,7 +38,7 @@ SURE = reply("The Danube.", logprobs=[-0.01, -0.01])
 UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0])
 
 
-def made(script: Any, budget: dict[str, Any], provider: Any = None, output: float = 0) -> Orchestrator:
+def opened(script: Any, budget: dict[str, Any], provider: Any = None, output: float = 0) -> Orchestrator:
     config = CONFIG | {
         "models": {
             "base": {"model": "small", "price": {"input": 0, "output": output, "request": BASE / 1e9}},
@@ -55,7 +55,7 @@ def stands(served: Orchestrator, name: str = "all") -> Account:
 
 def test_calls_are_booked_at_their_cost_until_the_cap():
     fake = FakeProvider({"small": [SURE]})
-    with made(None, {"caps": [{"usd": 0.0035}]}, fake) as served:
+    with opened(None, {"caps": [{"usd": 0.0035}]}, fake) as served:
         for _ in range(3):
             served.chat(ASK)
         with pytest.raises(BudgetExceededError) as caught:
@@ -70,11 +70,11 @@ def test_calls_are_booked_at_their_cost_until_the_cap():
 
 def test_the_best_so_far_is_served_where_that_is_wanted_or_nothing():
     script, budget = {"small": [UNSURE], "large": [SURE]}, {"caps": [{"usd": 0.005}]}
-    with made(script, {**budget, "on_exhausted": "serve_best"}) as served:
+    with opened(script, {**budget, "on_exhausted": "serve_best"}) as served:
         answer = served.chat(ASK)
         assert (answer.text, answer.stopped) == ("The Rhine?", "budget")
         assert stands(served) == Account(BASE, 0)
-    with made(script, budget) as served, pytest.raises(BudgetExceededError) as caught:
+    with opened(script, budget) as served, pytest.raises(BudgetExceededError) as caught:
         served.chat(ASK)
     assert [call.cost_nano_usd for call in caught.value.calls] == [BASE]
 
@@ -87,7 +87,7 @@ def test_each_user_segment_and_model_has_an_account_and_what_a_client_calls_itse
         {"per": "user", "usd": 0.002},
         {"usd": 0.015},
     ]
-    with made({"small": [SURE, SURE, SURE, UNSURE], "large": [SURE]}, {"caps": caps}) as served:
+    with opened({"small": [SURE, SURE, SURE, UNSURE], "large": [SURE]}, {"caps": caps}) as served:
         for segment, calls in (("poor", 1), ("new", 2)):
             for _ in range(calls):
                 served.chat(ASK, segment=segment, user=segment)
@@ -105,7 +105,7 @@ def test_a_model_s_cap_counts_its_calls_alone():
         {"per": "model", "name": "guide", "usd": 0.01},
         {"per": "model", "name": "small", "window": "month", "usd": 1},
     ]
-    with made({"small": [UNSURE], "large": [SURE]}, {"caps": caps}) as served:
+    with opened({"small": [UNSURE], "large": [SURE]}, {"caps": caps}) as served:
         served.chat(ASK)
         with pytest.raises(BudgetExceededError) as caught:
             served.chat(ASK)
@@ -117,7 +117,7 @@ def test_a_model_s_cap_counts_its_calls_alone():
     ("failure", "cost"), [(ProviderUnavailableError("gone", retryable=False), GUIDE), (UsageError("a URL"), 0)]
 )
 def test_a_failure_that_is_not_billed_costs_nothing(failure, cost):
-    with made({"small": [failure], "large": [SURE]}, {"caps": [{"usd": 1}]}) as served:
+    with opened({"small": [failure], "large": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         with nullcontext() if cost else pytest.raises(UsageError):
             served.chat(ASK)
         assert stands(served) == Account(cost, 0)
@@ -125,9 +125,9 @@ def test_a_failure_that_is_not_billed_costs_nothing(failure, cost):
 
 async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked():
     fake = FakeProvider(lambda request: UNSURE if request.model == "small" else SURE)
-    async with made(None, {"caps": [{"usd": 0.1}, {"window": "day", "usd": 1}]}, fake) as served:
-        asked = await asyncio.gather(*(served.achat(ASK) for _ in range(40)), return_exceptions=True)
-        assert {type(one) for one in asked if isinstance(one, BaseException)} == {BudgetExceededError}
+    async with opened(None, {"caps": [{"usd": 0.1}, {"window": "day", "usd": 1}]}, fake) as served:
+        results = await asyncio.gather(*(served.achat(ASK) for _ in range(40)), return_exceptions=True)
+        assert {type(result) for result in results if isinstance(result, BaseException)} == {BudgetExceededError}
         billed = sum(BASE if request.model == "small" else GUIDE for request in fake.requests)
         assert stands(served) == Account(billed, 0)
         assert 0.09e9 < billed <= 0.1e9
@@ -143,7 +143,7 @@ async def test_a_caller_who_leaves_before_the_next_try_began_pays_nothing(stream
         await wakes.wait()
 
     fake = FakeProvider({"small": [ProviderUnavailableError("down")]})
-    async with made(None, {"caps": [{"usd": 1}]}, fake) as served:
+    async with opened(None, {"caps": [{"usd": 1}]}, fake) as served:
         served.runtime.finishes = finishes
         for guard in served.runtime.guards.values():
             guard.shared, guard.sleep = True, sleep
@@ -174,8 +174,8 @@ MOST, COST = BASE + 8_000_000, BASE + 4_000
 @pytest.mark.parametrize("by", ["client", "deadline"])
 async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream, by):
     """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
-    provider = Held({"small": [SURE]}, after_words=1)
-    async with made(None, {"caps": [{"usd": 0.1}], "unsettled_per_key": 0.02}, provider, output=2) as served:
+    provider = Gated({"small": [SURE]}, after_words=1)
+    async with opened(None, {"caps": [{"usd": 0.1}], "unsettled_per_key": 0.02}, provider, output=2) as served:
         served.runtime.finishes = True
 
         async def ask(limit_s: float | None = None) -> str | None:
@@ -222,7 +222,7 @@ async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold():
             begun.set()
             await asyncio.Event().wait()
 
-    async with made(None, {"caps": [{"usd": 1}]}, Hangs()) as served:
+    async with opened(None, {"caps": [{"usd": 1}]}, Hangs()) as served:
         task = asyncio.create_task(served.achat(ASK))
         await begun.wait()
         task.cancel()
@@ -232,7 +232,7 @@ async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold():
 
 
 async def test_a_stream_that_is_left_is_booked_in_full():
-    async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
+    async with opened({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         events = served.astream(ASK)
         await anext(events)
         assert stands(served) == Account(0, BASE)
@@ -245,14 +245,14 @@ async def test_a_stream_that_is_left_is_booked_in_full():
 
 async def test_processes_that_share_a_store_share_the_caps_and_its_clock(tmp_path):
     budget = {"caps": [{"window": "day", "usd": 0.0025}], "store": f"sqlite:///{tmp_path}/ledger.db"}
-    with made({"small": [SURE]}, budget) as one, made({"small": [SURE]}, budget) as two:
-        for spending in (one.runtime.spending, two.runtime.spending):
+    with opened({"small": [SURE]}, budget) as first, opened({"small": [SURE]}, budget) as second:
+        for spending in (first.runtime.spending, second.runtime.spending):
             spending.ledger._database.skew_s = -3 * 86_400.0  # their own clocks are three days fast
-        await one.achat(ASK)
-        await two.achat(ASK)
+        await first.achat(ASK)
+        await second.achat(ASK)
         with pytest.raises(BudgetExceededError):
-            await one.achat(ASK)
-        assert stands(two, *spending.caps.of({"all": None}, spending.ledger.now_s())) == Account(2 * BASE, 0)
+            await first.achat(ASK)
+        assert stands(second, *spending.caps.of({"all": None}, spending.ledger.now_s())) == Account(2 * BASE, 0)
 
 
 async def test_a_call_waits_for_money_that_others_may_not_need():
@@ -261,9 +261,9 @@ async def test_a_call_waits_for_money_that_others_may_not_need():
             await asyncio.sleep(0.05)
             raise ProviderUnavailableError("gone", retryable=False, billed="no")
 
-    async with made(None, {"caps": [{"usd": BASE / 1e9}], "wait_s": 10}, Slow()) as served:
+    async with opened(None, {"caps": [{"usd": BASE / 1e9}], "wait_s": 10}, Slow()) as served:
         both = await asyncio.gather(*(served.achat(ASK) for _ in range(2)), return_exceptions=True)
-        assert all(isinstance(one, CascadeError) for one in both)
+        assert all(isinstance(result, CascadeError) for result in both)
         assert stands(served) == Account(0, 0)
 
 
@@ -272,12 +272,12 @@ class Elsewhere(MemoryLedger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.go, self.asked, self.settled = threading.Event(), threading.Event(), threading.Event()
+        self.go, self.called, self.settled = threading.Event(), threading.Event(), threading.Event()
         self.down = False
         self.go.set()
 
     def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
-        self.asked.set()
+        self.called.set()
         assert self.go.wait(WAIT_S)
         if self.down:
             raise StoreError("down", retryable=True)
@@ -300,12 +300,12 @@ def with_ledger(served: Orchestrator, ledger: Elsewhere) -> Elsewhere:
 
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_a_hold_whose_caller_left_before_it_was_made_or_that_comes_after_the_deadline_is_given_back(leaves):
-    async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
+    async with opened({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         ledger = with_ledger(served, Elsewhere())
         ledger.go.clear()
         if leaves:
             asking = asyncio.ensure_future(served.achat(ASK))
-            assert await asyncio.to_thread(ledger.asked.wait, WAIT_S)
+            assert await asyncio.to_thread(ledger.called.wait, WAIT_S)
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
@@ -313,7 +313,7 @@ async def test_a_hold_whose_caller_left_before_it_was_made_or_that_comes_after_t
             for limit_s in (0.05, 1.0, 20.0):  # on a busy machine the shortest is over before the ledger is asked
                 with pytest.raises(CascadeError) as caught:
                     await served.achat(ASK, deadline_s=limit_s)
-                if ledger.asked.is_set():
+                if ledger.called.is_set():
                     break
             assert isinstance(caught.value, StoreError)
         ledger.go.set()
@@ -324,7 +324,7 @@ async def test_a_hold_whose_caller_left_before_it_was_made_or_that_comes_after_t
 async def test_while_the_ledger_is_out_of_reach_no_call_is_made_and_what_was_paid_for_is_served(monkeypatch):
     monkeypatch.setattr(link, "AGAIN_S", 0.01)
     fake = FakeProvider(lambda _: setattr(ledger, "down", True) or SURE)
-    async with made(None, {"caps": [{"usd": 1}]}, fake) as served:
+    async with opened(None, {"caps": [{"usd": 1}]}, fake) as served:
         ledger = with_ledger(served, Elsewhere())
         assert (await served.achat(ASK)).text == "The Danube."
         assert stands(served) == Account(BASE, 0)

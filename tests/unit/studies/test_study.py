@@ -92,8 +92,8 @@ def test_what_is_saved_is_counted_on_the_requests_that_have_all_costs():
     ],
 )
 def test_a_log_has_the_ways_that_it_has_the_numbers_for(log, names, signals):
-    found = [method.name for method in methods(log, REGRET)]
-    assert found == [*names, "one threshold", "one threshold, ties broken", *signals, SERVED]
+    actual = [method.name for method in methods(log, REGRET)]
+    assert actual == [*names, "one threshold", "one threshold, ties broken", *signals, SERVED]
 
 
 @pytest.mark.parametrize(("promise", "tie"), [(REGRET, COST), (Promise("error", 0.3, 0.9), None)])
@@ -170,8 +170,8 @@ def test_random_takes_each_action_as_often_and_the_same_again(log, shares):
     assert (ends & (served == 0)).mean() == pytest.approx(shares[0], abs=0.04)
     assert (ends & (served == 1)).mean() == pytest.approx(shares[1], abs=0.04)
     np.testing.assert_array_equal(policy.scores(log.take(np.array([7]))).doubt, policy.scores(log).doubt[[7]])
-    one, other = (Chosen("random", drawn_uniform).prepare(log, REGRET, seed)(log).length for seed in (1, 2))
-    assert (one != other).any()
+    drawn, other = (Chosen("random", drawn_uniform).prepare(log, REGRET, seed)(log).length for seed in (1, 2))
+    assert (drawn != other).any()
 
 
 @pytest.mark.parametrize("promise", [REGRET, COVERAGE])
@@ -271,13 +271,13 @@ def test_what_a_signal_saves_and_costs():
     log = judged(600)
     (judge,) = signals_of(log)
     assert (judge.name, judge.nodes, judge.cost_nano_usd, judge.break_even) == ("judge", (1,), 40.0, 0.09)
-    found = study(log, Promise("regret", 0.1, 0.9), splits=3)
-    document = study_report(found).document["signals"]
+    proof = study(log, Promise("regret", 0.1, 0.9), splits=3)
+    document = study_report(proof).document["signals"]
     assert [(signal["usd_per_1000"], signal["adds_usd"]) for signal in document] == [(4e-05, None)]
-    dear = found.row(NO_SIGNAL).cost_share
+    dear = proof.row(NO_SIGNAL).cost_share
     assert document[0]["cost_share"] < dear.mean - 0.1
-    assert max(map(len, study_report(found).tables[0].text())) <= 80
-    assert study_report(found).text().count("\n") == 9
+    assert max(map(len, study_report(proof).tables[0].text())) <= 80
+    assert study_report(proof).text().count("\n") == 9
 
 
 def test_a_log_without_a_signal_lacks_the_nodes_that_bring_it_and_those_that_read_them():
@@ -315,13 +315,13 @@ def behind(log: Log) -> Log:
 
 
 def test_five_lines_then_tables_and_one_document():
-    found = study(behind(drawn_log(600)), Promise("regret", 0.1, 0.9), splits=4)
-    report = study_report(found, "cascade fit LOG")
-    assert (found.verdict, len(report.lines), report.lines[-1]) == ("saves", 5, "Next: cascade fit LOG")
+    proof = study(behind(drawn_log(600)), Promise("regret", 0.1, 0.9), splits=4)
+    report = study_report(proof, "cascade fit LOG")
+    assert (proof.verdict, len(report.lines), report.lines[-1]) == ("saves", 5, "Next: cascade fit LOG")
     assert report.text().startswith("\n".join(report.lines))
-    assert len(report.text(details=True).splitlines()) > len(found.rows) + 10
+    assert len(report.text(details=True).splitlines()) > len(proof.rows) + 10
     document = json.loads(json.dumps(report.document, allow_nan=False))
-    assert [method["name"] for method in document["methods"]] == [row.name for row in found.rows]
+    assert [method["name"] for method in document["methods"]] == [row.name for row in proof.rows]
     assert document["methods"][-1]["saving"]["mean"] == pytest.approx(1 - document["methods"][-1]["cost_share"]["mean"])
     assert document["why"]["proves"] <= document["why"]["saves_half"]
 
@@ -339,10 +339,10 @@ def test_five_lines_then_tables_and_one_document():
 )
 def test_the_verdict_is_that_of_the_interval(saving, refused, verdict):
     assert interval([0.0, 0.0, 0.03], 40, 20).low == 0.0  # no cost lies below
-    found = study(drawn_log(60), REGRET, [fixed(SERVED, Uniform())], splits=4)
-    row = replace(found.row(SERVED), saving=saving, refused=refused)
-    assert replace(found, rows=(found.rows[0], row)).verdict == verdict
-    assert len(study_report(replace(found, rows=(found.rows[0], row))).lines) == 5
+    proof = study(drawn_log(60), REGRET, [fixed(SERVED, Uniform())], splits=4)
+    row = replace(proof.row(SERVED), saving=saving, refused=refused)
+    assert replace(proof, rows=(proof.rows[0], row)).verdict == verdict
+    assert len(study_report(replace(proof, rows=(proof.rows[0], row))).lines) == 5
 
 
 @pytest.mark.parametrize(
@@ -355,9 +355,9 @@ def test_the_verdict_is_that_of_the_interval(saving, refused, verdict):
 )
 def test_a_model_as_right_as_the_reference_for_less_is_what_to_ask(log, promise, name):
     """Before, `prove` said to fit a cascade that is right less often than its first model, for many times the cost."""
-    found = study(log, promise, [fixed("model 0 alone", Depth((0,))), fixed(SERVED, Depth())], splits=2)
-    assert (found.as_right and found.as_right.name) == name
-    assert ("ask model 0 alone" in study_report(found).lines[-1]) is (name is not None)
+    proof = study(log, promise, [fixed("model 0 alone", Depth((0,))), fixed(SERVED, Depth())], splits=2)
+    assert (proof.as_right and proof.as_right.name) == name
+    assert ("ask model 0 alone" in study_report(proof).lines[-1]) is (name is not None)
 
 
 def test_broken_are_those_splits_in_which_something_was_proven():
@@ -377,13 +377,13 @@ def test_broken_are_those_splits_in_which_something_was_proven():
 
 def test_a_missing_signal_is_named_with_its_price():
     """No log-probs: 0.6 said "log more questions"."""
-    found = study(replace(behind(drawn_log(300)), signals={}), REGRET, splits=3)
-    price = found.why.asked_again
+    proof = study(replace(behind(drawn_log(300)), signals={}), REGRET, splits=3)
+    price = proof.why.asked_again
     assert price is not None
-    assert (found.verdict, found.why.signal) != ("saves", "self-check")
-    assert f"{100 * price:.1f} %" in study_report(found).lines[-1]
-    assert "cascade collect LOG --judge" in study_report(found).lines[-1]
-    assert "--only 'model 0'" in study_report(found).lines[-1]
+    assert (proof.verdict, proof.why.signal) != ("saves", "self-check")
+    assert f"{100 * price:.1f} %" in study_report(proof).lines[-1]
+    assert "cascade collect LOG --judge" in study_report(proof).lines[-1]
+    assert "--only 'model 0'" in study_report(proof).lines[-1]
 
 
 def test_unknown_costs_are_no_share():
@@ -391,9 +391,9 @@ def test_unknown_costs_are_no_share():
     assert log.reference is not None
     unknown = np.full_like(log.cost_nano_usd, -1)
     blind = replace(log, cost_nano_usd=unknown, reference=log.reference._replace(cost_nano_usd=unknown[:, 0]))
-    found = study(blind, REGRET, splits=2)
-    assert (found.verdict, found.bound, found.row(SERVED).cost_share) == ("unknown", None, None)
-    json.dumps(study_report(found).document, allow_nan=False)
+    proof = study(blind, REGRET, splits=2)
+    assert (proof.verdict, proof.bound, proof.row(SERVED).cost_share) == ("unknown", None, None)
+    json.dumps(study_report(proof).document, allow_nan=False)
 
 
 @pytest.mark.parametrize(("n", "splits"), [(1, 2), (30, 0)])

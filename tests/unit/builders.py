@@ -51,10 +51,10 @@ def completion(text: str = "Answer: Danube", **fields: Any) -> Completion:
 
 def yes_no(p_yes: float, text: str | None = None) -> Completion:
     """Return a verdict with log-probs: P(yes) over {Yes, No} is `p_yes`."""
-    said = text or ("Yes" if p_yes >= 0.5 else "No")
+    verdict = text or ("Yes" if p_yes >= 0.5 else "No")
     top = tuple((word, math.log(p) if p > 0 else -math.inf) for word, p in (("Yes", p_yes), ("No", 1 - p_yes)))
-    first = "Yes" if said.lower().startswith("yes") else "No"
-    return completion(said, tokens=(Token(first, dict(top)[first], top),), usage=Usage(100, 1))
+    first = "Yes" if verdict.lower().startswith("yes") else "No"
+    return completion(verdict, tokens=(Token(first, dict(top)[first], top),), usage=Usage(100, 1))
 
 
 def candidate(text: str, source: str = "base", confidence: float | None = None) -> Candidate:
@@ -89,7 +89,7 @@ def two_models(base: Reply | None = None, guide: Reply | None = None) -> FakePro
 
 def by_purpose(replies: Mapping[str, Any]) -> Callable[[Request], Any]:
     """Return a script that answers "base", "judge" and "direct" calls with fixed replies."""
-    return lambda asked: replies["base" if asked.role == "base" else asked.purpose]
+    return lambda request: replies["base" if request.role == "base" else request.purpose]
 
 
 def base_guide(base: ModelUse, guide: ModelUse, rounds: int = 4, **settings: Any) -> Plan:
@@ -101,11 +101,11 @@ def exits(use: ModelUse, role: str = "guide", rounds: int = 4) -> Plan:
 
 
 def walked(
-    strategy: Plan, *said: Completion | ProviderError | str, question: Question = RIVER
+    strategy: Plan, *replies: Completion | ProviderError | str, question: Question = RIVER
 ) -> tuple[list[Request], list[Step]]:
     """Drive a plan to its end with the given replies, in order; return what it asked and its steps."""
-    plan, left = strategy.plan(question), list(said)
-    asked: list[Request] = []
+    plan, left = strategy.plan(question), list(replies)
+    requests: list[Request] = []
     steps: list[Step] = []
     item = next(plan, None)
     while item is not None:
@@ -113,7 +113,7 @@ def walked(
             steps.append(item)
             item = next(plan, None)
             continue
-        asked.append(item)
+        requests.append(item)
         given = left.pop(0)
         try:
             failed = isinstance(given, ProviderError)
@@ -121,18 +121,18 @@ def walked(
         except StopIteration:
             item = None
     assert not left, "every reply was asked for"
-    return asked, steps
+    return requests, steps
 
 
-def caller(said: Iterable[str | Completion | BaseException], asked: list[Request] | None = None) -> Any:
+def caller(replies: Iterable[str | Completion | BaseException], requests: list[Request] | None = None) -> Any:
     """Return a function that answers each call with the next reply, and keeps what it was asked."""
-    left = iter(said)
+    left = iter(replies)
 
-    def call(one: Request) -> Completion:
-        if asked is not None:
-            asked.append(one)
+    def call(request: Request) -> Completion:
+        if requests is not None:
+            requests.append(request)
         given = next(left, None)
-        assert given is not None, f"nobody expected {one.role} to be asked ({one.purpose}, step {one.step})"
+        assert given is not None, f"nobody expected {request.role} to be asked ({request.purpose}, step {request.step})"
         if isinstance(given, BaseException):
             raise given
         return completion(given) if isinstance(given, str) else given
@@ -143,8 +143,8 @@ def caller(said: Iterable[str | Completion | BaseException], asked: list[Request
 def drive(walk: Any, call: Callable[[Request], Completion]) -> Answer:
     """Run a question to its end with a function that answers at once."""
 
-    async def answered(one: Request) -> Completion:
-        return call(one)
+    async def answered(request: Request) -> Completion:
+        return call(request)
 
     try:
         engine.drive(walk, answered).send(None)
@@ -160,12 +160,12 @@ class Failing:
     def __init__(self, *errors: ProviderError, then: Any = None) -> None:
         self.errors = list(errors)
         self.then = payload() if then is None else then
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
         self.timeouts: list[float] = []
         self.closed = 0
 
     async def complete(self, request: Request, timeout_s: float) -> Any:
-        self.asked.append(request)
+        self.requests.append(request)
         self.timeouts.append(timeout_s)
         if self.errors:
             raise self.errors.pop(0)
