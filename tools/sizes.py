@@ -103,8 +103,7 @@ def static() -> dict[str, float]:
         if path.suffix not in (".py", ".jsonl", ".parquet", ".png", ".gguf") and "data" not in path.parts
     ]
     marks["cascade_other_text_lines"] = sum(path.read_text("utf8", "replace").count("\n") for path in others)
-    marks["cascade_files"] = len(files)
-    marks["functions"] = len(functions)
+    marks["cascade_files"], marks["functions"] = len(files), len(functions)
     marks["function_p99"] = functions[int(len(functions) * 0.99)] if functions else 0
     marks["file_max"] = max(files)[0] if files else 0
     twice = {name: places for name, places in classes.items() if len(places) > 1}
@@ -115,8 +114,8 @@ def static() -> dict[str, float]:
     marks["one_letter_percent"] = round(
         100 * sum(n for name, n in names.items() if len(name) == 1 and name != "_") / max(bound, 1), 1
     )
-    everywhere = [bindings(ast.parse(path.read_text("utf8"))) for path in tracked("*.py")]
-    marks["participles"] = sum(names[name] for names in everywhere for name in names if name.strip("_") in NO_NAMES)
+    bound_in = [bindings(ast.parse(path.read_text("utf8"))).items() for path in tracked("*.py")]
+    marks["participles"] = sum(n for names in bound_in for name, n in names if name.strip("_") in NO_NAMES)
     for folder in ("tests", "benchmarks", "tools", "examples"):
         marks[f"{folder}_lines"] = sum(path.read_text("utf8").count("\n") for path in tracked(f"{folder}/*.py"))
     for folder in ("docs", "design"):

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from cascade.config import CascadeConfig
@@ -66,8 +65,7 @@ class Supervisor:
     def __init__(self, configs: Configs, again: Callable[[], Configs], begins: Callable[[], None]) -> None:
         self._serving, self._again, self._begins = lifecycle.together(configs), again, begins
         self._missing = self._serving[0].server.workers
-        self._signals, self._stops = SimpleQueue[int](), threading.Event()
-        self._lock, self._settling = threading.Lock(), threading.Lock()
+        self._stops, self._lock, self._settling = threading.Event(), threading.Lock(), threading.Lock()
         self._workers: dict[str, _WorkerProcess] = {}
         self._restarts, self._reloads = 0, Counter(done=0, refused=0)
 
@@ -78,14 +76,17 @@ class Supervisor:
         with lifecycle.bound(settings) as free:
             port = int(free.getsockname()[1])
         self._bind = partial(lifecycle.bound, settings.model_copy(update={"port": port}), shares=True)
+        signals, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        signal.set_wakeup_fd(self._wakes)  # a handler runs in this thread alone, and the kernel may wake another
         for number in [signal.SIGINT, signal.SIGTERM, *lifecycle.hang_ups()]:
-            signal.signal(number, lambda number, _: self._signals.put(number))
+            signal.signal(number, lambda *_: None)
         workers, terminal = self._missing, os.isatty(0)
         with tempfile.TemporaryDirectory(prefix="cascade-workers-") as folder, ThreadPoolExecutor(workers + 1) as pool:
             self._folder, self._counts = Path(folder), WorkerCounts(Path(folder), PARENT)
             self._write()
             futures = [pool.submit(self._supervise, str(place), partial(listening, port)) for place in range(workers)]
-            while self._signals.get() == signal.SIGHUP and (not terminal or os.isatty(0)):
+            while os.read(signals, 1)[0] == signal.SIGHUP and (not terminal or os.isatty(0)):
                 pool.submit(self._reload)
             self._stops.set()
             for worker in [*self._workers.values()]:
@@ -105,7 +106,7 @@ class Supervisor:
             if self._stops.is_set():
                 return error if worker.word else None
             if self._missing > 0:  # the first ones are still starting
-                self._signals.put(signal.SIGTERM)
+                os.write(self._wakes, bytes([signal.SIGTERM]))
                 return error
             self._restarts += 1
             self._write()
