@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from .observed import Answers, observed
 from .served import WAIT_S
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _a_busy_machine_is_waited_for_and_no_round_comes_between(session_patch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="package", autouse=True)
+def _a_busy_machine_is_waited_for_and_no_round_comes_between() -> Iterator[None]:
     """Give probes, scrapes and feedback as long as a test waits, and let tests alone begin what a server does by itself."""
-    for name in ("app._PROBES_S", "metrics._STORE_S", "feedback._FLUSH_S", "modes._EVERY_S", "budgets._EVERY_S"):
-        session_patch.setattr(f"cascade.server.{name}", WAIT_S)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("app._PROBES_S", "metrics._STORE_S", "feedback._FLUSH_S", "modes._EVERY_S", "budgets._EVERY_S"):
+            patch.setattr(f"cascade.server.{name}", WAIT_S)
+        yield
 
 
 @pytest.fixture(scope="session")
