@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -124,7 +125,8 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
         os.kill(pids[0], signal.SIGKILL)
         until(lambda: counts()["cascade_worker_restarts_total"] == 1 and len(workers(process.pid)) == 2)
         write(50.0)
-        process.send_signal(signal.SIGHUP)
+        thread = max(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())  # not the one that waits
+        assert ctypes.CDLL(None).tgkill(process.pid, thread, signal.SIGHUP) == 0
         until(lambda: counts().get('cascade_reloads_total{outcome="done"}') == 2)  # by the new one, too, once it is up
         after = costs()
         assert (len(before), len(after), before & after) == (1, 1, set())
