@@ -135,7 +135,7 @@ class ChatCompletions(Dialect):
         if not self.begun:
             yield self._open(reply.model, packed(reply.message, reply.writer))
         sent = self.before[0] if self.before else {}
-        late = {name: str(message[name]).removeprefix(text) or None for name, text in sent.items()}
+        late = {name: str(message.get(name) or "").removeprefix(text) or None for name, text in sent.items()}
         rest = without({**message, **late}, "role", "content", "tool_calls")
         if not self.begun:
             content = message.get("content")
