@@ -190,16 +190,16 @@ _LOGGERS = ("cascade", "uvicorn.error")
 
 
 @contextmanager
-def _hang_ups_wait() -> Iterator[None]:
-    """Block SIGHUP until the server unblocks it; afterwards restore the mask for what this process starts later."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, hang_ups())
+def hang_ups_wait() -> Iterator[None]:
+    """Block SIGHUP, for what is started meanwhile, too, until the server unblocks it; afterwards restore the mask."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@_hang_ups_wait()
+@hang_ups_wait()
 def run(
     serving: Sequence[CascadeConfig],
     bind: Callable[[], socket.socket],

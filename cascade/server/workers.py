@@ -118,7 +118,7 @@ class Supervisor:
 
     def _started(self, place: str) -> _WorkerProcess:
         (ours, theirs), counts = _SPAWN.Pipe(), WorkerCounts(self._folder, place)
-        with self._settling:  # a reload under way decides what the new worker serves
+        with self._settling, lifecycle.hang_ups_wait():  # a reload under way decides what the new worker serves
             process = _SPAWN.Process(target=work, args=(theirs, counts, self._serving, self._begins, self._bind))
             process.start()
             worker = self._workers[place] = _WorkerProcess(process, ours)

@@ -69,6 +69,7 @@ def make(settings):
     assert turn != "refused"
     return create("openai_http", settings)
 """
+START = "from cascade.cli.main import main; import os, signal; signal.signal(1, signal.SIG_DFL); os.setsid(); main()"
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
 
 
@@ -76,10 +77,11 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="fi
 def test_a_group_that_is_told_to_end_while_it_starts_has_ended_well(tmp_path):
     path = tmp_path / "cascade.yaml"
     path.write_text(json.dumps({**CONFIG, "server": {"port": 0, "workers": 2}}), "utf-8")
-    command = [sys.executable, "-m", "cascade", "serve", "-c", str(path)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    command = [sys.executable, "-c", START, "serve", "-c", str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         until(lambda: bool(workers(process.pid)))
+        os.killpg(process.pid, signal.SIGHUP)  # it ends no worker that has not begun to wait for it
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
     finally:
@@ -100,9 +102,7 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
             (tmp_path / f"{name}.yaml").write_text(json.dumps(settings), "utf-8")
 
     write(1.0)
-    start = "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.setsid()"  # the first as in served.py
-    start = f"{start}; from cascade.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "serve", "--workers", "2", "-c", "cascade.yaml", "-c", "sales.yaml"]
+    command = [sys.executable, "-c", START, "serve", "--workers", "2", "-c", "cascade.yaml", "-c", "sales.yaml"]
     process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         url = "http://" + process.stderr.readline().partition("http://")[2].partition("/")[0]
