@@ -309,8 +309,8 @@ def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     for tag in [name for name in block if name.replace("_", "").lower() in _TAGS and "type" not in block]:
         block = {"type": _TAGS[tag.replace("_", "").lower()], **fields_in(block[tag])}
-    shown = fields_in(block.get("source")) or fields_in(fields_in(block.get("image")).get("image"))  # OpenInference's
-    kind, source = str(block.get("type")).replace("-", "_"), {**block, **shown}
+    inner = fields_in(block.get("source")) or fields_in(fields_in(block.get("image")).get("image"))  # OpenInference's
+    kind, source = str(block.get("type")).replace("-", "_"), {**block, **inner}
     mime, data, url, named = (next(filter(None, map(source.get, names)), "") for names in _FIELDS)
     if kind in _CALLS + _RESULTS:
         return {"name": block.get("toolName"), **block, "type": kind, "id": named}

@@ -131,7 +131,7 @@ def as_text(name: str, kind: str) -> str:
     column = name_literal(name)
     if kind.endswith("]") or kind.startswith(_NESTED):
         return f"to_json({column})::VARCHAR"
-    own = {"BLOB": f"TRY(decode({column}))", "DOUBLE": f"nullif({column}::VARCHAR, 'nan')"}
+    own = dict.fromkeys(("FLOAT", "DOUBLE"), f"nullif({column}::VARCHAR, 'nan')") | {"BLOB": f"TRY(decode({column}))"}
     return f"iso(epoch({column}))" if kind.startswith("TIMESTAMP") else own.get(kind, f"{column}::VARCHAR")
 
 

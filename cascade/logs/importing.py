@@ -351,7 +351,7 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], f
 
 
 def _with_cache(chosen: Preset, paths: Mapping[str, Sequence[str]]) -> Preset:
-    """Return the preset for input tokens beside tokens read from a cache, or written to it, in Anthropic's names.
+    """Return the preset that counts the input tokens of a table whose tokens of a cache have Anthropic's names.
 
     Anthropic counts these beside the input, and some loggers within it. More of them than input show the former for all
     calls of a model; a total shows either. Otherwise the input is unknown, except in an object of Anthropic's own form.
@@ -360,10 +360,10 @@ def _with_cache(chosen: Preset, paths: Mapping[str, Sequence[str]]) -> Preset:
     cached = {f"{start}cache_read_input_tokens", f"{start}cache_creation_input_tokens"}.intersection
     beside = [name for name in ("cached_input_tokens", "written_input_tokens") if cached(paths.get(name, ()))]
     own, cache = "whole(input_tokens)", " + ".join(f"coalesce(whole({name}), 0)" for name in beside)
-    more = f"max({cache} > {own}) OVER (PARTITION BY {'model' if 'model' in paths else 'file'})"
+    exceeds = f"max({cache} > {own}) OVER (PARTITION BY {'model' if 'model' in paths else 'file'})"
     total = f"{own} + {cache}" if start else "NULL"
     total = "whole(total) - whole(output_tokens)" if {"total", "output_tokens"} <= paths.keys() else total
-    sql = f"with_cache({own}, {cache}, {more}, {total})"
+    sql = f"with_cache({own}, {cache}, {exceeds}, {total})"
     notes = {_UNCLEAR: f"{own} IS NOT NULL AND {sql} IS NULL"}
     return replace(chosen, sql={**chosen.sql, "input_tokens": sql}, notes=notes) if beside else chosen
 

@@ -277,20 +277,20 @@ def router(log: Log, kind: Kind) -> Callable[[Log], Floats]:
     Raises:
         UsageError: no request has both nodes.
     """
-    log = _whole(log)
+    log = _with_every_node(log)
     stage = _stage(log, (), (0,), None, MOST)
     weights, intercept = stage.solve(kind.losses(log)[:, 0])
     rule = Rule((), (0,), stage.features, stage.ranks, weights[None, :], np.array([intercept]), np.ones(1))
     return lambda requests: rule.values(requests)[:, 0]
 
 
-def _whole(log: Log) -> Log:
-    """Return the requests that have every node. Raises UsageError if there are none."""
-    if not (whole := log.take(np.flatnonzero(log.bought.all(axis=1)))).n:
+def _with_every_node(log: Log) -> Log:
+    """Return the requests that have every node. Raises UsageError if no request has."""
+    if not (complete := log.take(np.flatnonzero(log.bought.all(axis=1)))).n:
         names = ", ".join(node.name for node in log.nodes)
         advice = "log the same requests with all of them, as cascade collect does"
         raise UsageError(f"No request of {log.name} has every node ({names}): {advice}.")
-    return whole
+    return complete
 
 
 class _StateData(NamedTuple):
@@ -324,7 +324,7 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
     """
     if not log.decides.all() or not 2 <= log.width <= MOST_NODES:
         raise UsageError(f"A learned rule needs a plan of 2 to {MOST_NODES} single calls, unlike {log.name}: fit auto.")
-    log = _whole(log)
+    log = _with_every_node(log)
     nodes = log.nodes if signals is None else [node._replace(reads=None) for node in log.nodes]
     right = np.append(np.clip(np.nan_to_num(log.right).mean(axis=0)[:-1], 0.0, 0.98), 1.0)
     score = known_score(log)

@@ -129,7 +129,7 @@ def test_a_question_an_answer_and_a_label_in_the_notation_of_python_are_noted(tm
 
 def test_nan_is_a_missing_text_and_no_accepted_answer(tmp_path):
     record = {"question": "q", "gold": float("nan"), "a_answer": float("nan"), "b_answer": "NaN"}
-    stored = "SELECT 'q' AS question, 'nan'::DOUBLE AS gold, gold AS a_answer, 'NaN' AS b_answer"
+    stored = "SELECT 'q' AS question, 'nan'::FLOAT AS gold, gold::DOUBLE AS a_answer, 'NaN' AS b_answer"
     pytest.importorskip("duckdb").sql(stored).write_parquet(str(tmp_path / "t.parquet"))
     paths = [lines(tmp_path / f"{at}.json", given) for at, given in enumerate((record, json.dumps([record])))]
     for path in (*paths, tmp_path / "t.parquet"):
